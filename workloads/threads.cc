@@ -1,5 +1,6 @@
-// Host threads that share one context, and two with their own contexts, each with its stream and
-// buffers. They allocate, compute, verify and free all the time, even between rounds.
+// Host threads: some share one context, and two have a context of their own. Each thread has its
+// own stream and buffers. It allocates, computes, verifies and frees all the time, even between
+// rounds.
 #include <time.h>
 
 #include <array>

@@ -262,7 +262,7 @@ static int ask(enum stasis_criu_kind kind, int pid, int value, struct stasis_cri
 }
 
 /* Returns true if CRIU's caller learns from CRIU's exit status that a dump has failed. CRIU answers
- * a request by RPC before it exits; runc waits for the exit too, other callers may not. */
+ * a request by RPC before it exits. runc also waits for the exit, but other callers may not. */
 static bool caller_checks_exit(void) {
   static const char* const kRpc[] = {"--rpc", NULL};
   static const char* const kRunc[] = {"runc\n", NULL};

@@ -87,7 +87,7 @@ static void on_child(int signal) {
   const int error = errno;
   for (size_t i = 0; i < traced.count; ++i) {
     siginfo_t info;
-    /* Not the stops of threads that live, and not CRIU's scripts. */
+    /* Ignores stops of live threads, and CRIU's scripts. */
     waitid(P_PID, (id_t)traced.ids[i], &info, WEXITED | WNOHANG | __WALL);
   }
   errno = error;

@@ -17,10 +17,11 @@ void stasis_stop_running(void);
  * process, which cannot end before its tracer, CRIU, has waited for its threads. */
 void stasis_kill_restored(pid_t root);
 
-/* For a process of a restored tree, the root first, when CRIU has only to detach from it. If the
- * root process is killed now, CRIU fails and waits for the root process. As the first process of a
- * pid namespace this cannot end before its tracer has waited for all other threads of the
- * namespace. CRIU does not, and would hang. From now on a handler of SIGCHLD does. */
+/* Call this for each process of a restored tree, the root first, when CRIU only has to detach from
+ * it. If the root process is killed now, CRIU fails and waits for the root process. If that is the
+ * first process of a pid namespace, it cannot end before its tracer has waited for all other
+ * threads of the namespace. CRIU does not wait for them and would hang, so a handler of SIGCHLD
+ * does it. */
 void stasis_reap_threads(pid_t pid, bool is_root);
 /* Removes the handler. */
 void stasis_end_reaping(void);

@@ -13,11 +13,11 @@ struct Graph {
 // All of these require driver().mutex. CaptureWork sets `*captured` if work for the stream goes to
 // a graph instead of the stream.
 CUresult CaptureWork(Stream* stream, bool* captured);
-// For calls that wait for a stream or run synchronously: returns an error while the stream captures
-// or, for the legacy stream, while any stream does.
+// Called by functions that wait for a stream or run synchronously. Returns an error while the
+// stream captures or, for the legacy stream, while any stream does.
 CUresult RefuseWhileCapturing(Stream* stream);
-// For calls that a capture in global mode forbids to all threads: cuMemAlloc and related functions,
-// cuEventQuery.
+// Called by functions that a capture in global mode forbids to all threads: cuMemAlloc and related
+// functions, cuEventQuery.
 CUresult RefuseUnsafe();
 // Makes a stream that waits for an event of a capture part of that capture.
 void JoinCapture(Stream* stream, const std::shared_ptr<Capture>& capture);

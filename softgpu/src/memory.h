@@ -98,10 +98,10 @@ class MemoryTable {
 // Creates a fully allocated file of `bytes` on the device. Returns CUDA_ERROR_OUT_OF_MEMORY if it
 // does not fit. Allocates no heap memory, for the restore thread.
 CUresult MakeDeviceFile(int ordinal, uint64_t bytes, Fd* file);
-// Maps the file at exactly this address; with `replace`, over existing mappings. Also for the
-// restore thread.
+// Maps the file at exactly this address; with `replace`, over existing mappings. The restore thread
+// may call it too.
 bool MapDeviceFile(const Fd& file, uint64_t at, uint64_t bytes, bool replace);
-// Returns the device whose memory the file is, according to its path; -1 if it is none.
+// Returns the device whose memory the file is, according to its path; -1 if it is no device file.
 int DeviceOfFile(int fd);
 
 }  // namespace softgpu

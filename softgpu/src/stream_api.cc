@@ -213,7 +213,7 @@ std::shared_ptr<Event> FindEvent(CUevent handle) {
   return it == driver().events.end() ? nullptr : it->second;
 }
 
-// For an interprocess event, which another process may have recorded last.
+// Used for an interprocess event, which another process may have recorded last.
 bool SharedReached(const SharedEvent* shared) {
   return shared->reached.load() >= shared->recorded.load();
 }

@@ -188,9 +188,9 @@ void EnsureControl() {
   // example).
   g_children_keep_files.store(getenv("STASIS_FORK_KEEPS_GPU_FILES") != nullptr);
   static bool registered = false;  // handlers are inherited by children
-  // Registered now rather than at program start, because BeforeFork must run before the memory
-  // allocator's handler, and such handlers run in reverse order of registration. Threads call the
-  // allocator while they hold the tables' mutexes, so these must be taken first.
+  // The handlers are registered now rather than at program start, because BeforeFork must run
+  // before the memory allocator's handler, and such handlers run in reverse order of registration.
+  // Threads call the allocator while they hold the tables' mutexes, so these must be taken first.
   if (!registered) pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
   registered = true;
   bool made = MakeControlSocket() && StartThread("stasis-agent", Control, nullptr);

@@ -13,7 +13,7 @@ namespace stasis::agent {
 // driver has a control socket. Safe to call from any thread.
 void EnsureControl();
 
-// True during a fork, in the forking thread and in the child's handlers, if no other thread was
+// Set before a fork in the forking thread, and inherited by the child: true if no other thread was
 // changing a table. If it is false, the child must not read the tables.
 extern __thread bool t_tables_are_whole __attribute__((tls_model("initial-exec")));
 

@@ -7,7 +7,8 @@
 #include "agent/blockers.h"
 #include "agent/futex.h"
 
-// Runs a function when a thread ends. In glibc since 2.18, unlike keys without libpthread.
+// Runs a function when a thread ends. It exists since glibc 2.18 and, unlike pthread keys, needs no
+// libpthread.
 extern "C" int __cxa_thread_atexit_impl(void (*)(void*), void*, void*) __attribute__((weak));
 extern "C" void* __dso_handle __attribute__((visibility("hidden")));
 
@@ -106,8 +107,8 @@ Slot* Register() {
   Slot* slot = TakeFree();
   if (slot == nullptr) slot = AddChunk();
   t_thread.slot = slot;
-  // Noted before the first announcement, because a close reads the blockers after it has waited for
-  // the calls inside.
+  // Note the blocker before the first announcement, because a close reads the blockers after it has
+  // waited for the calls inside.
   if (slot == &g_last_resort) {
     NoteUnseenThread();
   } else if (__cxa_thread_atexit_impl != nullptr) {
@@ -204,7 +205,8 @@ Closing Close(int64_t deadline_ns) {
 Closing Seal(int64_t deadline_ns) { return Stop(kSealed, &Slot::asking, deadline_ns); }
 
 uint32_t LetThrough(uint32_t calls, int64_t deadline_ns) {
-  // Cleared first, because a thread that finds the gate sealed may assume that all work is done.
+  // This is cleared first, because a thread that finds the gate sealed may assume that all work is
+  // done.
   g_word.fetch_and(~kSealed, std::memory_order_seq_cst);
   g_tickets.store(calls, std::memory_order_seq_cst);
   // A thread that has just found no ticket waits on the old value; changing the word makes that

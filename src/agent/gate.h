@@ -81,9 +81,9 @@ struct Passage {
 using Pass = Passage<&Slot::inside, kShut>;
 using Ask = Passage<&Slot::asking, kSealed>;
 
-// While an Exempt exists, its thread never blocks at the gate and is never counted as inside. For
-// the control thread, the drains, and driver threads that run the program's callbacks, since the
-// drain waits for the work that they finish.
+// While an Exempt exists, its thread never blocks at the gate and is never counted as inside. It is
+// used by the control thread, by the drains, and by driver threads that run the program's
+// callbacks, since the drain waits for the work that they finish.
 struct Exempt {
   Exempt() { ++t_thread.depth; }
   ~Exempt() { --t_thread.depth; }

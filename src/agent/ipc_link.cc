@@ -35,7 +35,8 @@ bool MakeName() {
 }
 
 // Reads the name of this process's pid namespace, such as "pid:[4026531836]"; empty if /proc does
-// not give it. Not cached, because a restore may have placed the process in another namespace.
+// not give it. The name is not cached, because a restore may have placed the process in another
+// namespace.
 void ReadPidNamespace(char (&out)[32]) {
   const int before = errno;
   const ssize_t n = readlink("/proc/self/ns/pid", out, sizeof(out) - 1);
@@ -208,7 +209,7 @@ void SayAway(const Watched& link) {
 bool AskIpc(int socket, agent_protocol::Type type, agent_protocol::IpcRequest request,
             int timeout_ms, agent_protocol::IpcAnswer* answer, int* fd, const char** why) {
   *fd = -1;
-  // On the heap, because some programs have threads with small stacks.
+  // The packet is on the heap, because some programs have threads with small stacks.
   auto* packet = static_cast<agent_protocol::Packet*>(malloc(sizeof(agent_protocol::Packet)));
   if (packet == nullptr) {
     *why = "this process is out of memory";

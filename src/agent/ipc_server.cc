@@ -173,7 +173,8 @@ bool Serve(Peer* peer) {
   agent_protocol::IpcAnswer answer{};
   int fd = -1;
   GiveShared(packet.ipc_request, &answer, &fd);
-  // Before the reply, because after it the importer may tell this program to free the memory.
+  // Note the use before the reply, because after it the importer may tell this program to free the
+  // memory.
   if (answer.outcome == IpcOutcome::kGiven) {
     Enter(peer, {packet.ipc_request.from, peer->user.pid, answer.region});
   }
@@ -248,8 +249,8 @@ void* Run(void*) {
     MayShare();
     {
       Lock lock(g_ipc_server_mutex);
-      // In the order of admission: an old connection must end before the new one of the same peer
-      // is served, and one poll may report both.
+      // Serve the peers in the order of admission: an old connection must end before the new one of
+      // the same peer is served, and one poll may report both.
       for (size_t i = 0, item = 1; item < items.size(); ++item) {
         Peer& peer = g_peers[i];
         if (items[item].revents == 0 || (peer.socket.Holds() && Serve(&peer))) {

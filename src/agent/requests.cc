@@ -50,8 +50,6 @@ void NoteMemory(uint32_t more = 0) {
   NoteInHeader(agent_protocol::kMemoryAway | agent_protocol::kMemoryImported, memory);
 }
 
-// ---- answers
-
 void Answer(Outcome outcome, const char* text = "", CUresult error = CUDA_SUCCESS) {
   agent_protocol::Reply reply{};
   reply.outcome = outcome;
@@ -99,8 +97,6 @@ void AnswerHello() {
                        kAnswerTimeoutMs);
 }
 
-// ---- verbs
-
 // Restores the program and opens the gate. After an error, which `text` describes, the gate stays
 // closed.
 CUresult Reopen(char* text, size_t size) {
@@ -143,7 +139,7 @@ bool DescriptorsFit(char* text, size_t size) {
   return false;
 }
 
-// From kShut: all memory is still mapped.
+// Leaves kShut, in which all memory is still mapped.
 void ReopenShut() {
   g_state = State::kOpen;
   gate::Open();
@@ -246,8 +242,8 @@ bool OnList(bool with_descriptors) {
   return true;
 }
 
-// Returns false if the client has disconnected. After an error the list is shorter, which costs the
-// client only time.
+// Returns false if the client has disconnected. The list may be incomplete after an error; the
+// client then copies less memory ahead of the pause.
 bool OnExportRunning() {
   if (g_state != State::kOpen) {
     AnswerWrongState("export running memory");
@@ -287,7 +283,8 @@ void OnRelease(const agent_protocol::ReleaseRequest& request) {
     if (error == CUDA_SUCCESS) error = r;
   }
   if (g_lower_floor) LowerFloor();
-  // Also after an error: released memory must be mapped again before the gate may open.
+  // Set the state even after an error: released memory must be mapped again before the gate may
+  // open.
   g_state = State::kReleased;
   g_holding = hold;
   g_next_to_map = 0;

@@ -49,8 +49,8 @@ class Vector {
     --size_;
   }
   void Clear() { size_ = 0; }
-  // For a forked child. Another thread of the parent may have been changing the array, and may have
-  // held the allocator's lock, so the memory is not freed.
+  // Called in a forked child. Another thread of the parent may have been changing the array, and
+  // may have held the allocator's lock, so the memory is not freed.
   void AbandonAfterFork() {
     data_ = nullptr;
     size_ = room_ = 0;

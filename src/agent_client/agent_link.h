@@ -61,7 +61,7 @@ class AgentLink {
   // The reason why CloseInSteps or Rest last returned false: the start of a sentence.
   virtual const std::string& not_yet() const = 0;
   // Exports memory of the running program, which may allocate and free meanwhile: the list may lack
-  // some, and the descriptors keep freed memory alive. Until the next call of this object, an
+  // new memory, and the descriptors keep freed memory alive. Until the next call of this object, an
   // allocation of the program that finds no GPU memory waits, so close the descriptors before it.
   // Requires exports_running().
   virtual Result<Export> ExportRunning(std::chrono::milliseconds timeout) = 0;
@@ -97,8 +97,8 @@ class AgentLink {
 class Agents {
  public:
   virtual ~Agents() = default;
-  // Finds the agent in the process and connects. Returns kNotFound also if the program has not used
-  // a GPU yet, and kAborted if the agent has a client.
+  // Finds the agent in the process and connects. Also returns kNotFound if the program has not used
+  // a GPU yet. Returns kAborted if the agent has a client.
   virtual Result<std::unique_ptr<AgentLink>> Connect(process::HostPid pid,
                                                      std::chrono::milliseconds timeout) = 0;
   // Reads the agent's header without connecting; see find.h.

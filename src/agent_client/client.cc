@@ -224,7 +224,7 @@ Result<Export> AgentClient::AskList(Type type, Type answer, milliseconds timeout
     int fds[kMaxBatch];
     STASIS_ASSIGN(uint32_t count,
                   ReceivePacket(&packet, fds, milliseconds(deadline.PollTimeout())));
-    // Owned from here on, so that an invalid packet leaks no descriptor.
+    // Take ownership of the descriptors now, so that an invalid packet leaks none.
     size_t before = out.ranges.size();
     for (uint32_t i = 0; i < count; ++i) out.fds.emplace_back(fds[i]);
     if (packet.header.type == Type::kReply) {

@@ -21,7 +21,7 @@ Result<agent_protocol::AgentHeader> ReadHeaderWithin(process::HostPid pid, const
 
 // Gets the agent's control socket, sends `socket` over it and returns the header. Must run inside
 // AskBounded: the program may have replaced the control socket by any file, and even closing that
-// file may block for ever.
+// file may block forever.
 Result<agent_protocol::AgentHeader> SendSocketWithin(process::HostPid pid, int socket,
                                                      const NoteStep& note);
 

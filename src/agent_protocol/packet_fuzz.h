@@ -2,10 +2,10 @@
 // a socket unchanged.
 //
 //   bytes  of the script, for each packet
-//   2      its length; a longer one than a packet can be is cut off by the receiver
+//   2      its length; the receiver truncates packets that are too long
 //   1      the number of descriptors sent with it
-//   1      bits: 1: leaves the header's magic, version and length as in the script; else they are
-//          corrected
+//   1      flags; 1: send the header as it is in the script, otherwise with the correct magic,
+//          version and length
 //   …      its bytes
 #pragma once
 

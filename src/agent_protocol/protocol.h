@@ -55,7 +55,7 @@
 //   kShut      Reopens. The gate is shut, but the program is not quiesced: its work waits for work
 //              of another program, which may be blocked at its own gate (kCloseInSteps). Only kRest
 //              and kOpen are accepted.
-//   kClosed    Reopens, also after an export: the memory is still mapped.
+//   kClosed    Reopens, even after an export: the memory is still mapped.
 //   kReleased  Stays closed, because the memory is elsewhere; the next client finds this state. An
 //              incomplete map (after an error, the end of the client, or the start of another map)
 //              is undone: the next map must contain all of the memory.

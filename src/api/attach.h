@@ -7,9 +7,9 @@
 // - A job with a terminal: keys go to the program, its output is shown, and it gets the window's
 //   size. The local terminal is in raw mode meanwhile.
 //
-// The detach keys, SIGHUP, and a closed stdout or terminal detach; the job continues. With `watch`,
-// and at a job's terminal also if stdin is not a terminal, no input or signal is forwarded, and any
-// other signal detaches too.
+// The detach keys, SIGHUP, and a closed stdout or terminal detach; the job continues. No
+// input or signal is forwarded with `watch`, or at a job's terminal if stdin is not a terminal; any
+// other signal then detaches too.
 //
 //   result  reason
 //   N       the job exited with code N

@@ -22,8 +22,8 @@ using process::HostPid;
 
 constexpr std::chrono::seconds kLockTimeout{30};
 
-// Checks only the format: the old UUIDs may be those of another machine, and the driver checks
-// both.
+// Checks only the format. The driver checks whether the GPUs exist; the old ones may be GPUs of
+// another machine.
 Result<device::GpuMap> ParseMap(std::string_view text) {
   device::GpuMap map;
   if (text.empty()) return map;

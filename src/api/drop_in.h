@@ -1,5 +1,5 @@
 // The driver's steps as NVIDIA's cuda-checkpoint does them, for the replacement of that program.
-// docs/cuda-checkpoint.md describes the differences to `stasis gpu`.
+// docs/cuda-checkpoint.md describes the differences from `stasis gpu`.
 #pragma once
 
 #include "api/call.h"

@@ -1,5 +1,5 @@
-// An Error on its way between processes: from a worker to the daemon, and from the daemon to its
-// client.
+// Encodes an Error to send it to another process: from a worker to the daemon, and from the daemon
+// to its client.
 #pragma once
 
 #include "base/result.h"

@@ -2,7 +2,7 @@
 // credentials of this process. Events of a stream go to Call::emit; the result is the answer, or
 // the stream's last message.
 //
-// Requests come from users, so everything in them is checked here or below.
+// Requests come from users, so everything in them is checked here or in a lower layer.
 #pragma once
 
 #include <optional>
@@ -67,7 +67,7 @@ Result<v1::ContainerSetupResponse> RemoveContainerSetup(Call& call,
 Result<v1::CheckResponse> CheckContainers(Call& call, const v1::ContainerSetupRequest& request);
 Result<v1::InstallCdiResponse> InstallCdi(Call& call, const v1::InstallCdiRequest& request);
 
-// For the daemon's metrics. Does not ask the driver, which could block.
+// Returns the caller's usage, for the daemon's metrics. Does not ask the driver, which could block.
 Result<v1::Usage> GetUsage(Call& call, const v1::UsageRequest& request);
 
 // Calls a method by name, for example "Suspend", with serialized messages. Returns kInvalidArgument

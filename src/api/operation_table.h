@@ -60,7 +60,7 @@ class OperationTable {
     Caller caller;
     v1::Operation operation;
     bool is_operation = false;
-    bool finished = false;  // only the answer must still be delivered
+    bool finished = false;  // the answer has not been delivered yet
     bool under_way() const { return is_operation && !finished; }
     std::shared_ptr<Worker> worker;
   };

@@ -257,7 +257,7 @@ class OperationRelay final : public grpc::ServerWriteReactor<ByteBuffer>, privat
       WriteNext();
       if (!IsWritten()) return;
     }
-    // Called without the lock: this object may be deleted before Finish returns.
+    // Call Finish without the lock: this object may be deleted before it returns.
     Finish(*status_);
   }
 

@@ -51,7 +51,7 @@ uid_t OwnerOfSubuidIn(const std::string& subordinates, uid_t uid) {
 }
 
 uid_t OwnerOfSubuid(uid_t uid) {
-  // Cached, and read again only if the file was replaced or changed.
+  // The file is cached, and read again only if the file was replaced or changed.
   static struct stat known;
   static std::string text;
   struct stat st {};

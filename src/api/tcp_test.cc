@@ -72,7 +72,7 @@ TEST_F(ReadTlsFileTest, AKeyOfAnotherUserIsRefused) {
   EXPECT_NE(text.error().message.find("belongs to user " + std::to_string(other)),
             std::string::npos)
       << text.error().message;
-  // A certificate is no secret.
+  // A certificate is not secret.
   after_fstat = [&](struct stat& st) { st.st_uid = other; };
   EXPECT_TRUE(ReadTlsFile("daemon.tls_cert", path_, false));
 }

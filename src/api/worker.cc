@@ -48,7 +48,7 @@ Result<std::shared_ptr<Worker>> Worker::Start(const v1::WorkerRequest& request, 
   if (connection >= 0) spawn.fds[kConnectionFd] = connection;
   // A signal to the daemon's process group or terminal must not end an operation.
   spawn.new_session = true;
-  // Blocked until the worker has its handlers, so that an early cancellation is not lost.
+  // Block SIGINT until the worker has its handlers, so that an early cancellation is not lost.
   spawn.blocked_signals = {SIGINT};
   spawn.descriptor_limit = descriptor_limit_;
   // The thread starts first, because no worker must run if the thread cannot be started.

@@ -119,7 +119,7 @@ Result<std::string> Work(Frames& frames) {
 int Main() {
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);
-  // Caught and not ignored, because child processes would inherit an ignored signal.
+  // Catch SIGHUP instead of ignoring it, because child processes would inherit an ignored signal.
   ::signal(SIGHUP, [](int) {});
   struct sigaction action = {};
   action.sa_handler = [](int) { cancel_requested = true; };

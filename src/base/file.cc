@@ -138,8 +138,8 @@ std::vector<std::string> TakeNames(DIR* dir) {
   return names;
 }
 
-// Works relative to open descriptors. If another process replaces a directory by a link meanwhile,
-// the removal therefore cannot leave the tree.
+// Works relative to open descriptors, so the removal stays inside the tree even if another process
+// replaces a directory by a link meanwhile.
 Status RemoveTreeAt(int dir_fd, const std::string& name, const std::string& path,
                     const std::function<void()>& removed) {
   if (::unlinkat(dir_fd, name.c_str(), 0) != 0) {

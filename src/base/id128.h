@@ -30,7 +30,7 @@ struct Id128 {
   static Result<Id128> Random();
 };
 
-// Hashes a random-looking id for containers: its first eight bytes.
+// The hash function of containers. Returns the first eight bytes, because ids look random.
 struct Id128Hash {
   size_t operator()(const Id128& id) const {
     size_t value;

@@ -1,5 +1,5 @@
 // The id of the current operation. The journal, the log and the environment of helpers
-// (STASIS_OPERATION) have it, so that one grep finds everything about an operation.
+// (STASIS_OPERATION) contain it, so that one grep finds everything about an operation.
 #pragma once
 
 #include <string>

@@ -72,18 +72,18 @@ std::string TimesText(const Measurements& found, const Report& report) {
     rows.push_back(Row("resume, first" + of, shared.cold_resume.seconds, bytes));
     rows.push_back(Row("resume, warm" + of, shared.resume.seconds, bytes));
     if (shared.stacks_kept_suspend.phases.empty()) continue;
-    rows.push_back(Row("  its driver calls, out", shared.suspend.driver_calls, 0));
+    rows.push_back(Row("  driver calls of the suspend", shared.suspend.driver_calls, 0));
     rows.push_back(Row("  … with stack limits kept", shared.stacks_kept_suspend.driver_calls, 0));
-    rows.push_back(Row("  its driver calls, back", shared.resume.driver_calls, 0));
+    rows.push_back(Row("  driver calls of the resume", shared.resume.driver_calls, 0));
     rows.push_back(Row("  … with stack limits kept", shared.stacks_kept_resume.driver_calls, 0));
   }
   for (const DriverStats& driver : report.driver_alone) {
     const std::string with = ", huge pages " + driver.huge_pages;
-    rows.push_back(Row("driver alone, out" + with, driver.suspend.driver_calls, bytes));
-    rows.push_back(Row("driver alone, back" + with, driver.resume.driver_calls, bytes));
+    rows.push_back(Row("driver alone, suspend" + with, driver.suspend.driver_calls, bytes));
+    rows.push_back(Row("driver alone, resume" + with, driver.resume.driver_calls, bytes));
   }
-  rows.push_back(Row("driver, bare context, out", report.control_suspend.driver_calls, 0));
-  rows.push_back(Row("driver, bare context, back", report.control_resume.driver_calls, 0));
+  rows.push_back(Row("driver, bare context, suspend", report.control_suspend.driver_calls, 0));
+  rows.push_back(Row("driver, bare context, resume", report.control_resume.driver_calls, 0));
   rows.push_back({"wire, to host memory", "", "", "", Rate(found.wire.to_arena_bytes_per_s)});
   rows.push_back({"wire, to the GPU", "", "", "", Rate(found.wire.to_gpu_bytes_per_s)});
   rows.push_back({"hashing of blocks, on the GPU", "", "", "",

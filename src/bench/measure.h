@@ -22,7 +22,7 @@ struct MeasureOptions {
   device::Gpu gpu;
   uint64_t size_bytes = 0;
   std::vector<uint64_t> allocation_bytes;  // the shared path is measured with each size
-  int rounds = 7;                          // warm rounds, and rounds of the control alone
+  int rounds = 7;                          // warm rounds, and rounds of the bare context
   int driver_rounds = 2;                   // 0: do not measure the driver's own path
   bool huge_pages = false;                 // also measure the driver's own path with `madvise` and
                                            // with `always`

@@ -65,7 +65,7 @@ struct PartRow {
   double operations::Saved::*seconds;
 };
 constexpr PartRow kParts[] = {
-    {"until_first_copy_s", "mover: until the first copy", &operations::Saved::until_first_s},
+    {"until_first_copy_s", "mover: time before the first copy", &operations::Saved::until_first_s},
     {"hashing_s", "mover: hashing, on the GPU", &operations::Saved::hashing_s},
     {"copy_s", "mover: copy", &operations::Saved::copy_s},
     {"release_s", "mover: release of GPU memory", &operations::Saved::release_s},

@@ -95,7 +95,7 @@ void AddRequiredFiles(process::HostPid pid, const Paths& paths, const NoteStep& 
   }
 }
 
-// Bounded by the deadline, because the files may be on a hung file system.
+// Reads the files in a child process with a deadline, because they may be on a hung file system.
 Result<std::map<std::string, RequiredFile>> ReadRequiredFiles(const process::ProcessTree& tree,
                                                               const Paths& paths,
                                                               const Deadline& deadline) {

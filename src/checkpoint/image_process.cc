@@ -180,7 +180,7 @@ Result<std::unique_ptr<ImageProcess>> ImageProcess::Start(std::map<std::string, 
     numbers[name] = ends.theirs.get();
     theirs.push_back(std::move(ends.theirs));
   }
-  // SAFETY: as in AskBounded. Called before the plan has threads at work.
+  // SAFETY: as in AskBounded (base/bounded.cc). The plan starts its threads after this call.
   const pid_t parent = ::getpid();
   state->pid = ::fork();
   if (state->pid < 0) return Fail(TaskError(errno, "fork"));

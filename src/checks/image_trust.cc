@@ -83,8 +83,8 @@ Error ForRoot(uid_t uid) {
       "root's privileges, even if that user has replaced them",
       uid);
   error.hint =
-      "restore it as that user (docs/security.md, also for root) or, if those files cannot have "
-      "been replaced, with --trust-image";
+      "restore it as that user (docs/security.md shows how root does this), or add --trust-image "
+      "if the user cannot have replaced those files";
   return error;
 }
 

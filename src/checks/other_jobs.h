@@ -13,7 +13,7 @@
 namespace stasis::checks {
 
 // Returns kFailedPrecondition if the first process or the shim of a job other than `own` is in
-// `members`, and names the job. `own` is empty if the target is no job. With `leave_running` no
+// `members`, and names the job. `own` is empty if the target is not a job. With `leave_running` no
 // process is ended, and only shims are refused: the copy of a shim would act for the same job.
 // Jobs in other state folders (root can see those of other users) are recognized only by their
 // shims, so adopted jobs, which have none, are not found there.

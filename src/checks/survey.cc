@@ -285,14 +285,14 @@ Result<Survey> SurveyTarget(Services& services, const Target& target,
   if (root.id != target.root) {
     return Fail(Code::kNotFound, fmt::format("process {} has ended", target.root.pid.value));
   }
-  // Checked before the tree is read, because the tree of pid 1 contains all processes and never
-  // stops changing.
+  // This is checked before the tree is read, because the tree of pid 1 contains all processes and
+  // never stops changing.
   survey.tree.members = {root};
   STASIS_TRY(RefuseMember(root, survey, collects));
   STASIS_ASSIGN(Found found, FindMembers(services, target));
   survey.tree = std::move(found.tree);
   survey.outside = std::move(found.outside);
-  // Checked before anything is read that only the owner may read.
+  // This is checked before anything is read that only the owner may read.
   for (const auto* all : {&survey.tree.members, &survey.outside}) {
     for (const auto& stat : *all) {
       Status own = RefuseForeign(stat, survey);
@@ -364,7 +364,7 @@ Status CheckStillOwn(const Survey& survey) {
   const Caller caller = Caller::Self();
   for (const auto& stat : survey.members()) {
     Status own = process::CheckOwn(stat, caller);
-    // A process that has ended is no error here.
+    // It is not an error if the process has ended.
     if (!own && own.error().code != Code::kNotFound) return own;
   }
   return {};

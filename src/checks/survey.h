@@ -85,7 +85,7 @@ Status CheckStillOwn(const Survey& survey);
 Status CheckUnchanged(const Survey& survey);
 // Checks the same for GPU processes only, including those outside of the tree.
 Status CheckSameUsers(gpu_state::Services& services, const Survey& survey);
-// Returns true for the error of these two, after which a retry may succeed.
+// Returns true for an error of CheckUnchanged or CheckSameUsers, after which a retry may succeed.
 bool TreeHasChanged(const Error& error);
 // Returns such an error if `error` says that a process does not exist while the target's root is
 // still alive. Returns `error` unchanged otherwise.

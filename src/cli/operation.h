@@ -73,7 +73,7 @@ api::Note NoteFor(const Globals& globals);
 
 // Connects to the daemon if one runs; otherwise this process does the work.
 Result<api::Client> OpenClient(const Globals& globals);
-// For methods that this process always runs itself, with its own rights and without the daemon.
+// Prepares a call that this process always runs itself, with its own rights and without the daemon.
 Result<api::Call> OpenCall(const Globals& globals);
 
 // Runs `operation` with progress on stderr, treats Ctrl-C as a request to cancel, calls `done` with

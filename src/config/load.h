@@ -52,12 +52,12 @@ struct Surroundings {
 // could silently select another directory of jobs.
 Result<Config> Load(const Surroundings& surroundings = {});
 
-// Resets settings that the user must not control. For a program with more rights than the user
-// whose files and variables `config` came from, such as a worker of the daemon. Each trusted
-// setting (Row::trusted: programs that are started or loaded with those rights, and the user's
-// limits) gets its value from the machine's own file, or the default; its origin says so. Load does
-// this itself if `more_rights` is set. PATH and the loader's variables are not settings: the
-// process that starts such a program must choose its environment.
+// Resets settings that the user must not control. A program calls this if it has more rights than
+// the user whose files and variables `config` came from, as a worker of the daemon has. Each
+// trusted setting (Row::trusted: programs that are started or loaded with those rights, and the
+// user's limits) gets its value from the machine's own file, or the default; its origin says so.
+// Load does this itself if `more_rights` is set. PATH and the loader's variables are not settings:
+// the process that starts such a program must choose its environment.
 Status DropUntrusted(Config& config, const Surroundings& surroundings = {});
 
 }  // namespace stasis::config

@@ -27,8 +27,8 @@ Result<Paths> Locate(const Settings& settings) {
                 "set HOME, XDG_STATE_HOME or STASIS_STATE_DIR (folders.state)");
   }
   paths.data = state + "/stasis";
-  // Not $XDG_RUNTIME_DIR: it is removed at logout and unset under cron, but all commands of a user
-  // must share one journal.
+  // Do not use $XDG_RUNTIME_DIR: it is removed at logout and unset under cron, but all commands of
+  // a user must share one journal.
   paths.run = paths.data + "/run";
   return paths;
 }

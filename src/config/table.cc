@@ -190,7 +190,7 @@ Result<double> ParseNumber(const Row& row, const Raw& raw, From from) {
     auto [rest, error] = std::from_chars(text->data(), end, value, std::chars_format::fixed);
     if (error != std::errc() || rest != end) value = NAN;
   }
-  // Written so that NaN is rejected too.
+  // This comparison rejects NaN too.
   if (!(value >= row.min && value <= row.max)) return Wrong(row, raw);
   if (row.kind == Kind::kCount && value != std::floor(value)) return Wrong(row, raw);
   return value;

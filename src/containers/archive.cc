@@ -12,7 +12,7 @@ namespace {
 using Words = std::vector<std::string>;
 using nlohmann::json;
 
-// Written by podman before CRIU's files.
+// podman writes this file to the archive before CRIU's files.
 constexpr char kSpecificationFile[] = "spec.dump";
 
 // Returns the beginning of a command that reads an archive of unknown origin: the first file of

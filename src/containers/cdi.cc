@@ -59,7 +59,7 @@ std::string LibraryInContainer(const std::string& library) {
 
 std::string CdiSpecification(const std::string& library) {
   const std::filesystem::path inside = LibraryInContainer(library);
-  // The members have the order of CDI's own documents.
+  // The members have the same order as in the examples of the CDI specification.
   nlohmann::ordered_json mount = {
       {"hostPath", std::filesystem::path(library).parent_path().string()},
       {"containerPath", inside.parent_path().string()},

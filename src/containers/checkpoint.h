@@ -46,7 +46,7 @@ struct RuncImage {
   int64_t time_ms = 0;
 };
 inline constexpr char kRuncImageFile[] = "container.json";
-// Podman has the same folder in the container's own one.
+// Podman uses the same name, in the container's own folder.
 inline constexpr char kCriuFolder[] = "/checkpoint";
 // Returns kNotFound if the folder is not such an image.
 Result<RuncImage> ReadRuncImage(const std::string& folder);

@@ -100,7 +100,7 @@ struct Pipe {
 };
 
 // Starts a process that appends everything from a pipe to a file, and returns the pipe's other end.
-// The process ends when all copies of it are closed. It is no concern of this process after that:
+// The process ends when all copies of it are closed. It does not concern this process after that:
 // init reaps it.
 Result<UniqueFd> StartOutput(const std::string& path) {
   STASIS_ASSIGN(const std::string program, LibexecProgram("stasis-container-output"));

@@ -38,7 +38,7 @@ Result<Runtime> ParseRuntime(const std::string& name) {
     if (name == RuntimeName(runtime)) return runtime;
   }
   return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
-              fmt::format("'{}' is no container runtime that Stasis knows", name.substr(0, 64)),
+              fmt::format("'{}' is not a container runtime that Stasis knows", name.substr(0, 64)),
               fmt::format("it is one of {}", fmt::join(kNames, ", ")));
 }
 
@@ -57,7 +57,7 @@ bool IsReference(std::string_view text) {
 
 Result<Reference> ParseReference(const std::string& text) {
   const size_t colon = text.find(':');
-  if (colon == text.npos) return FailReference("'" + text.substr(0, 64) + "' is no container");
+  if (colon == text.npos) return FailReference("'" + text.substr(0, 64) + "' is not a container");
   Reference reference;
   STASIS_ASSIGN(reference.runtime, ParseRuntime(text.substr(0, colon)));
   reference.name = text.substr(colon + 1);

@@ -192,7 +192,7 @@ Result<pid_t> Session::ToCriu(process::HostPid pid) const {
 
 Result<process::HostPid> Session::FromCriu(pid_t pid) {
   if (!inside_ || pid <= 0) return process::HostPid{pid};
-  // Cached, because the process may have ended before a later notification.
+  // This is cached, because the process may have ended before a later notification.
   if (root_.first != pid) {
     STASIS_ASSIGN(process::HostPid found, process::FindByInnerPid(pid_namespace_, pid));
     root_ = {pid, found};

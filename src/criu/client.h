@@ -119,7 +119,7 @@ class Session final : public CriuSession {
   // inherits.
   static Result<Session> Spawn(const std::string& criu_path,
                                const std::map<int, int>& extra_fds = {});
-  // For a CRIU started by another process. `criu` may be 0 if the pid is unknown.
+  // Uses a CRIU that another process has started. `criu` may be 0 if the pid is unknown.
   static Session OverSocket(UniqueFd socket, process::HostPid criu = {});
   // For a CRIU in another pid namespace, which created the socket pair itself (see inside.h). All
   // pids in requests, notifications and answers are still those of the caller's namespace.

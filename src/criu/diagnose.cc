@@ -53,7 +53,7 @@ struct Row {
 };
 constexpr char kRestoreFile[] = "Restore the file to its state at the time of the dump.";
 constexpr Row kTable[] = {
-    // ---- restore: conflicts
+    // Conflicts at a restore.
     {"Can't fork for (\\d+): File exists", "the process id $1 is taken",
      "End the process that has it. A zombie keeps its id until its parent has reaped it.",
      Code::kAlreadyExists},
@@ -83,7 +83,7 @@ constexpr Row kTable[] = {
      "Assign the address to this machine, or restore on a machine that has it.",
      Code::kUnimplemented},
     {"Can't bind inet socket.*: (Permission denied)",
-     "the program may not use its address or port: $1",
+     "the program has no permission for its address or port: $1",
      "Ports below net.ipv4.ip_unprivileged_port_start need root's rights: restore it as root.",
      Code::kPermissionDenied},
     {"Can't bind unix socket.*|bind.*unix.*Address already in use",
@@ -115,7 +115,7 @@ constexpr Row kTable[] = {
      "Restore on a machine with the same or a newer processor.", Code::kFailedPrecondition},
     {"Unable to request (.*)|No suitable area for task_restore",
      "CRIU finds no free part of the program's address space for itself", "", Code::kInternal},
-    // ---- dump: unsupported resources
+    // Resources that a dump does not support.
     {"Connected TCP socket", "the program holds an open TCP connection",
      "Close it with --tcp=close, or keep it with --tcp=keep.", Code::kUnimplemented},
     {"In-flight connection", "the program has not accepted a TCP connection yet",
@@ -176,7 +176,7 @@ constexpr Row kTable[] = {
     {"(?:Mount|mnt).*(?:unreachable|doesn't have a proper root mount|unsupported).*",
      "a mount of the program cannot be saved: $&", "Name it with --external 'mnt[PATH]:NAME'.",
      Code::kUnimplemented},
-    // ---- the machine
+    // Limits of the machine.
     {".*: No space left on device", "the disk is full",
      "Free disk space, or dump to another folder with -d DIR.", Code::kResourceExhausted},
     {".*: Disk quota exceeded", "the disk quota is used up",

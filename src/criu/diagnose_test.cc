@@ -40,7 +40,7 @@ constexpr Case kCases[] = {
      "(00.031337)  25372: Error (criu/sk-inet.c:1059): inet: Can't bind inet socket (id 7): "
      "Permission denied\n"
      "(00.031400)  25372: Error (criu/files.c:1221): Unable to open fd=4 id=0x7\n",
-     "may not use its address or port: Permission denied", Code::kPermissionDenied},
+     "has no permission for its address or port: Permission denied", Code::kPermissionDenied},
     {"MissingFile",
      " 11: Error (criu/files-reg.c:2353): Can't open file tmp/x.so on restore: No such file or "
      "directory\n",
@@ -132,8 +132,7 @@ TEST(CopyLogBounded, KeepsHeadAndTail) {
   EXPECT_TRUE(RemoveTree(folder));
 }
 
-// ---- with the real CRIU
-
+// The following tests run the real CRIU.
 using namespace testing;  // NOLINT(google-build-using-namespace)
 
 class RealCriu : public WithCriu {};

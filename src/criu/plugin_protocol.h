@@ -46,7 +46,7 @@ enum stasis_criu_kind {
   STASIS_CRIU_CHECK,          /* check that process `pid`, which CRIU holds, uses no GPU */
   STASIS_CRIU_COMMIT,         /* post-dump: complete the GPU data */
   STASIS_CRIU_RESTORED,       /* post-restore: the tree of `pid` exists and has not run */
-  STASIS_CRIU_RESUME,         /* the tree of `pid` stands at the end of its restore */
+  STASIS_CRIU_RESUME,         /* the tree of `pid` is stopped at the end of its restore */
   STASIS_CRIU_RUNNING,        /* the threads of the last STASIS_CRIU_THREAD_IDS run */
   STASIS_CRIU_END,            /* fini() or post-resume; value: 1 if the program stays alive */
   STASIS_CRIU_COMPLETE,       /* CRIU exits, and the program runs: is the GPU data complete? */

@@ -48,8 +48,6 @@ struct Search {
 
 std::string At(const ScannedFd& fd) { return " (fd " + std::to_string(fd.fd) + ")"; }
 
-// ---- anonymous inodes
-
 // The kinds that CRIU 4.2.1 supports (its files.c), bpf-map only if CRIU was built with libbpf.
 constexpr std::string_view kCarriedAnon[] = {"[eventfd]",  "[eventpoll]", "inotify", "[fanotify]",
                                              "[signalfd]", "[timerfd]",   "[pidfd]", "bpf-map"};
@@ -91,8 +89,6 @@ void CheckAnon(const Search& search, const ScannedFd& fd) {
   search.Add(fd, name, what + At(fd) + ", which CRIU cannot save", hint);
 }
 
-// ---- devices
-
 void CheckDevice(const Search& search, const ScannedFd& fd) {
   bool character = S_ISCHR(fd.info.st_mode);
   if ((!character && !S_ISBLK(fd.info.st_mode)) || IsDriverFile(fd.target)) return;
@@ -105,8 +101,6 @@ void CheckDevice(const Search& search, const ScannedFd& fd) {
   }
   search.Add(fd, "device", "the device " + fd.Path() + At(fd) + ", which CRIU cannot save", "");
 }
-
-// ---- deleted files
 
 void CheckDeleted(const Search& search, const ScannedFd& fd) {
   if (!fd.Deleted() || !S_ISREG(fd.info.st_mode) || IsDriverFile(fd.target)) return;
@@ -125,8 +119,6 @@ void CheckDeleted(const Search& search, const ScannedFd& fd) {
   }
 }
 
-// ---- file locks
-
 void CheckLocks(const Search& search, const ScannedFd& fd) {
   if (search.options.file_locks) return;
   for (const std::string& lock : fd.locks) {
@@ -136,8 +128,6 @@ void CheckLocks(const Search& search, const ScannedFd& fd) {
     return;
   }
 }
-
-// ---- sockets
 
 template <class T>
 bool GetOption(int fd, int level, int name, T* value) {
@@ -248,8 +238,6 @@ void CheckSocket(const Search& search, const ScannedFd& fd) {
              "a socket of family " + std::to_string(family) + At(fd) + ", which CRIU cannot save",
              "");
 }
-
-// ---- checks of each descriptor and each process
 
 constexpr void (*kFdChecks[])(const Search&, const ScannedFd&) = {
     CheckAnon, CheckDevice, CheckDeleted, CheckLocks, CheckSocket};

@@ -86,8 +86,6 @@ Result<Found> Locate(const std::string& named, const Deadline& deadline) {
               kSetupHint);
 }
 
-// ---- findings
-
 constexpr char kRootHint[] =
     "run it as root (sudo); in a container, start the container with --privileged, or with "
     "--cap-add SYS_ADMIN --cap-add SYS_PTRACE --cap-add CHECKPOINT_RESTORE and without a seccomp "

@@ -20,8 +20,8 @@ Result<std::string> FindCriu(const std::string& named);
 // Returns the version of this CRIU, for example "4.2.1".
 Result<std::string> FoundVersion(const std::string& named, const Deadline& deadline);
 
-// Quickly checks whether this user may dump and restore at all. Returns kPermissionDenied, which
-// names the missing privilege, if not.
+// Quickly checks whether this user may dump and restore at all. If not, returns kPermissionDenied,
+// which names the missing privilege.
 Status CheckPrivileges();
 
 // One requirement of a dump or restore.

@@ -43,7 +43,7 @@ class TcpSockets {
 
   // Returns the sockets of both families in this network namespace.
   Result<std::vector<TcpSocket>> WithLocalPort(uint16_t port);
-  // Destroys the socket. Succeeds also if the socket no longer exists, even if its address was
+  // Destroys the socket. Also succeeds if the socket no longer exists, even if its address was
   // reused. Returns kPermissionDenied without CAP_NET_ADMIN, and kUnimplemented if the kernel
   // cannot destroy sockets (before 6.0, or without CONFIG_INET_DIAG_DESTROY).
   Status Destroy(const TcpSocket& socket);

@@ -96,7 +96,7 @@ class ArenaStore {
   // has grown. After an error its size is unchanged, and it is incomplete.
   Status Reshape(Arena& arena, std::vector<Range> ranges);
 
-  // Assigns the data to another process: for data loaded before its process existed.
+  // Assigns the data to another process. Used for data that was loaded before its process existed.
   Status Rekey(Arena& arena, const process::ProcessId& process);
 
   // Marks the arena as complete, so that its data survives this process. Syncs the data first if it
@@ -108,11 +108,11 @@ class ArenaStore {
   // (damaged record). Check record().complete before using the data.
   Result<Arena> Find(const ArenaKey& key);
 
-  // Discards the data. Keeps the memory for reuse if at least as much again is free; otherwise
-  // frees it.
+  // Discards the data. Keeps the memory for reuse if at least the same amount of host memory is
+  // still free; otherwise frees it.
   Status Recycle(Arena arena);
   // Like Recycle, but keeps the data for comparison by the next suspend. Does so only if the data
-  // is complete or unchanged since it was kept, has hashes, and as much memory again is free.
+  // is complete or unchanged since it was kept, has hashes, and the same amount of memory is free.
   Status KeepData(Arena arena);
   Status Remove(Arena arena);
 

@@ -1,4 +1,4 @@
-// Hashes the content of an arena with processors.
+// Hashes the content of an arena on the CPU.
 #pragma once
 
 #include <functional>

@@ -27,8 +27,8 @@ struct ArenaOptions {
   std::string place;      // empty: Paths::arena, or by the rules above
   std::string spill_dir;  // new arenas are created here instead
   bool may_mount = true;
-  // For access to existing arenas: mounts nothing and creates no directory in /dev/shm. The list of
-  // places may be empty.
+  // Set this to access existing arenas only: OpenPlaces then mounts nothing, creates no directory
+  // in /dev/shm, and may return an empty list.
   bool look_only = false;
   // Allocate even if MemAvailable is too small, for machines that get more memory on demand.
   bool ignore_memory_check = false;

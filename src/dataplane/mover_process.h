@@ -29,11 +29,11 @@ struct MoverOptions {
   std::string library;  // driver library; empty: the loader's search
   int inherit_fd = -1;  // held open by the mover while it works for this client, as in the device
                         // helper
-  // Idle time after which a mover exits and releases its context and registered memory; 0: it exits
-  // with its client.
+  // Idle time after which a resident mover exits, which releases its context and registered memory.
+  // If 0, the mover is not resident and exits with its client.
   std::chrono::milliseconds idle_timeout{0};
-  // With idle_timeout: the directory in which later commands find it; empty: it exits with its
-  // client.
+  // Directory of the socket by which later commands find a resident mover. If empty, the mover is
+  // not resident.
   std::string resident_dir;
   // Time limit for the exit of a killed mover.
   std::chrono::milliseconds settle_timeout{10000};

@@ -57,9 +57,9 @@ const char* WhyInvalid(const Request& r, size_t size, size_t fds) {
   if ((r.flags & ~flags) != 0) return "an unknown flag";
   if (r.bytes > kMaxTotalBytes || r.ballast_bytes > kMaxTotalBytes) return "too many bytes";
   if (row->batch ? r.count == 0 || r.count > kMaxBatch : r.count > kMaxRanges) {
-    return "an impossible number of allocations";
+    return "an invalid number of allocations";
   }
-  if (r.first > kMaxRanges) return "an impossible index";
+  if (r.first > kMaxRanges) return "an invalid index";
   const bool one = r.op == Op::kAttach || (r.flags & with_file) != 0;
   const size_t expected = one ? 1 : r.op == Op::kImport ? r.count : 0;
   if (fds != expected && !(r.op == Op::kHello && fds == 1)) {

@@ -246,7 +246,7 @@ class Server {
     const bool leaves = (ends && (request.flags & wire::kFlagLeave) != 0) || reply.fatal != 0;
     if (leaves && options_.resident()) ipc::RemoveResidentName(options_.listen_path);
     {
-      // Before the reply is sent, because the next request may follow immediately.
+      // Update the state before the reply is sent, because the next request may follow immediately.
       std::lock_guard lock(mutex_);
       busy_ = releases_ = false;
       holds_memory_ = work_.holds_memory();

@@ -24,7 +24,7 @@ Result<uint64_t> TotalBytes(const std::vector<Range>& ranges) {
     const uint64_t size = ranges[i].size_bytes;
     if (size == 0 || size > kMaxTotalBytes - total) {
       return Fail(Code::kInvalidArgument,
-                  "allocation " + std::to_string(i) + " has an impossible size");
+                  "allocation " + std::to_string(i) + " has an invalid size");
     }
     total += size;
   }

@@ -1,7 +1,6 @@
-// The device files of a restored container. CRIU restores the container's own /dev from the image:
-// with the device numbers that the driver had at the dump, of which those of nvidia-uvm and
-// nvidia-caps can change at a boot, and without the devices of GPUs that the container did not
-// have.
+// The device files of a restored container. CRIU restores the container's own /dev from the image.
+// Its files have the device numbers of the dump, but the numbers of nvidia-uvm and nvidia-caps can
+// change at a boot. Devices of GPUs that the container did not have are missing.
 #pragma once
 
 #include <string>
@@ -12,9 +11,9 @@
 namespace stasis::device {
 
 // Gives NVIDIA's device files below ROOT/dev the device numbers of this machine, and adds
-// /dev/nvidiaN for each N of `minors`. `root` is the root folder of a process, "/proc/PID/root", in
-// which no process may run. Does nothing if the process has this machine's /dev. `dev` is another
-// path for that, for tests.
+// /dev/nvidiaN for each N of `minors`. `root` is the root folder of a process, "/proc/PID/root". No
+// process may run in it meanwhile. Does nothing if the process has this machine's /dev. Tests pass
+// another path for that /dev as `dev`.
 Status RenewDeviceNodes(const std::string& root, const std::vector<int>& minors,
                         const std::string& dev = "/dev");
 

@@ -9,7 +9,7 @@ namespace stasis::gpu_state {
 struct AwayOptions {
   // Skips the check for host memory, for machines that get more memory on demand.
   bool ignore_memory = false;
-  // Leaves all memory to the driver, also in programs with an agent.
+  // Leaves all memory to the driver, even in programs with an agent.
   bool driver_alone = false;
   // Does not lower the stack limits of contexts, so the driver saves more data. For benchmarks
   // only.

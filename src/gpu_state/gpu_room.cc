@@ -42,7 +42,7 @@ Status CheckRoom(const std::vector<Gpu>& gpus, const std::vector<RecordedProcess
                  const device::GpuMap& map) {
   std::map<const Gpu*, uint64_t> left;
   for (const Gpu& gpu : gpus) left[&gpu] = gpu.free_bytes;
-  // Processes on one GPU first, because those on several have a choice.
+  // Place processes on one GPU first, because those on several have a choice.
   std::vector<RecordedProcess> ordered = processes;
   std::stable_sort(ordered.begin(), ordered.end(),
                    [](const auto& a, const auto& b) { return a.gpus.size() < b.gpus.size(); });

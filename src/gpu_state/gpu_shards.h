@@ -31,12 +31,12 @@ struct GpuShard {
   uint64_t bytes() const;
 };
 
-// kInvalidArgument for sizes that no GPU has.
+// Returns kInvalidArgument for sizes that no GPU has.
 Result<std::vector<GpuShard>> ShardsOf(const process::ProcessId& process, uid_t owner,
                                        size_t member,
                                        const std::vector<agent_protocol::Range>& list);
 
-// The sum of all shards, or of those of one process.
+// Returns the size of all shards, or of those of one process.
 uint64_t ShardBytes(const std::vector<GpuShard>& shards);
 uint64_t ShardBytes(const std::vector<GpuShard>& shards, const process::ProcessId& id);
 

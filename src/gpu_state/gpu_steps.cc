@@ -206,7 +206,7 @@ Status Restore(const Services& services, const RecordedProcess& p, const Deadlin
 Status Unlock(const Services& services, const RecordedProcess& p, const Deadline& deadline) {
   return services.device->Unlock(p.id.pid, deadline);
 }
-// Also called before the lock, because an agent inside the driver cannot answer after it.
+// This is also called before the lock, because after it an agent inside the driver cannot answer.
 Status RefuseImported(const Services& services, const RecordedProcess& p) {
   STASIS_ASSIGN(const uint32_t memory, MemoryOf(*services.agents, p.id));
   if ((memory & (agent_protocol::kMemoryImported | agent_protocol::kMemoryShared)) == 0) return {};

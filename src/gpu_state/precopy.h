@@ -1,6 +1,6 @@
 // Copies GPU memory of a running program to its arena. The copy may be torn, since the program
 // writes meanwhile; the save behind the closed gate (shared_suspend.h) compares hashes and copies
-// again what differs. So a program is stopped only for the data that has changed since.
+// the blocks that differ again. So a program is stopped only for the data that has changed since.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ Result<Precopied> Precopy(GpuShard& shard, std::span<const int> fds, dataplane::
                           const Id128& key_id, const std::function<void(uint64_t)>& progress,
                           const Deadline& deadline);
 
-// Hashes what was copied, with the processors, so that the next save knows the arena's content.
+// Hashes the copied blocks on the CPU, so that the next save knows the arena's content.
 // Stops if `go_on` returns false; the arena's other blocks are then unknown.
 Status HashPrecopied(GpuShard& shard, Precopied precopied, const BlockKey& key,
                      const std::function<bool()>& go_on);

@@ -76,7 +76,7 @@ Status AddProcess(agent_client::Agents& agents, const RecordedProcess& process,
                     : "its GPU memory was restored, but its stack limits were not: it does not run",
                 fmt::format("`stasis resume {}` restores what is missing", process.id.pid.value));
   }
-  // The driver's checkpoint of these would succeed, and its restore would not.
+  // With such memory or events, the driver's checkpoint would succeed, but its restore would fail.
   constexpr uint32_t kFatal = agent_protocol::kBlockerSharedVmm |
                               agent_protocol::kBlockerLegacyIpc | agent_protocol::kBlockerIpcEvent;
   if ((hello.blockers & kFatal) != 0) {

@@ -42,9 +42,9 @@ class SharedResume {
   // nothing. Call it once, before the phases run.
   Status FindArenas(const Processes& processes);
 
-  // Returns the owner of an arena for a process of an image that does not exist yet: no real
-  // process, and another one in each restoring process, so that an image can be restored several
-  // times at once.
+  // Returns a placeholder for a process of an image that does not exist yet, as the owner of its
+  // arena. Each restoring process has its own placeholders, so that an image can be restored
+  // several times at once.
   static process::ProcessId ExpectedProcess(pid_t image_pid);
   // A restore calls the next three functions in this order. ExpectShards sets the shards of the
   // image, which have no arenas yet and belong to expected processes.

@@ -66,7 +66,7 @@ Status SaveSuspended(const Paths& paths, const SuspendedProcess& process) {
             {"moved", moved},
             {"context_kept", process.context_kept},
             {"driver", process.driver}};
-  // Not synced: a power failure that loses the record ends the process too.
+  // The file is not synced: a power failure that loses the record ends the process too.
   return ReplaceFile(FileOf(paths, process.id), j.dump() + "\n");
 }
 

@@ -44,7 +44,7 @@ Result<HelperProcess> HelperProcess::Start(const HelperCommand& command, int lis
   return helper;
 }
 
-// By pidfd, because another thread may have reaped the process and its pid may be reused.
+// Uses the pidfd, because another thread may have reaped the process and its pid may be reused.
 void HelperProcess::Kill() const {
   ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
 }

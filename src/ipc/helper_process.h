@@ -40,7 +40,7 @@ class HelperProcess {
   // session, the environment of the command and only the descriptors above. A resident helper does
   // not depend on the directory or terminal of this process.
   static Result<HelperProcess> Start(const HelperCommand& command, int listener = -1);
-  // A running resident helper.
+  // Connects to a running resident helper.
   HelperProcess(UniqueFd socket, UniqueFd pidfd, pid_t pid)
       : socket_(std::move(socket)), pidfd_(std::move(pidfd)), pid_(pid), resident_(true) {}
 
@@ -49,7 +49,7 @@ class HelperProcess {
 
   pid_t pid() const { return pid_; }
   bool resident() const { return resident_; }
-  // Another command started it.
+  // Returns true if another command started it.
   bool found() const { return resident_ && !child_; }
   // The connection; invalid after Disconnect().
   int socket() const { return socket_.get(); }

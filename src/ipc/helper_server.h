@@ -25,11 +25,12 @@ struct HelperServerOptions {
 // after a message on stderr, if no client started this process.
 bool EnterHelper(int argc, char** argv, HelperServerOptions& options);
 
-// Makes the inherited socket a listener. Invalid if that fails; the helper is then private.
+// Makes the inherited socket a listener and returns it. Returns no descriptor if that fails; the
+// helper is then private.
 UniqueFd ListenAsHelper();
 
-// Accepts the next client. Invalid if it has gone, or if it belongs to another user: the folder of
-// the sockets may have become accessible.
+// Accepts the next client. Returns no descriptor if the client has disconnected, or if it belongs
+// to another user, because the folder of the sockets may have become accessible.
 UniqueFd AcceptClient(int listener);
 
 // Watches the name of a resident helper. Without it no client finds the helper, which then should

@@ -99,7 +99,8 @@ Result<HelperProcess> ConnectResident(const std::string& path) {
 
 Result<ResidentName> ClaimResidentName(const std::string& path) {
   STASIS_TRY(MakeDirs(path.substr(0, path.rfind('/')), 0700));
-  // Before the lock: in a folder that other users can enter, one of them could hold it for ever.
+  // Check the folder before the lock: in a folder that other users can enter, one of them could
+  // hold the lock forever.
   STASIS_ASSIGN(Place place, PlaceOf(path));
   ResidentName name;
   STASIS_ASSIGN(name.lock, OpenLock(path, O_CREAT));
@@ -108,7 +109,7 @@ Result<ResidentName> ClaimResidentName(const std::string& path) {
   if (there || there.error().code != Code::kNotFound) {
     return Fail(Code::kAborted, "another process listens at " + path);
   }
-  // The stale name of a killed helper.
+  // Remove the stale name of a killed helper.
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) return FailErrno(errno, "remove " + path);
   STASIS_ASSIGN(name.socket, NewSocket());
   if (::bind(name.socket.get(), reinterpret_cast<sockaddr*>(&place.address),
@@ -135,8 +136,8 @@ Result<std::optional<HelperProcess>> OpenResident(const HelperCommand& command,
     auto helper = ConnectResident(options.path);
     const bool found = helper.has_value();
     if (found && !process::InheritanceDifference({helper->pid()}).empty()) {
-      // It has the limits and control group of the command that started it, which differ from this
-      // one's. Or it is exiting, and cannot be compared.
+      // The helper inherited its limits and control group from the command that started it, and
+      // they differ from those of this process; or the helper is exiting and cannot be compared.
       STASIS_TRY(Dismiss(*helper, options.leave_request, deadline));
       continue;
     }

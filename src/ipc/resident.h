@@ -67,8 +67,8 @@ struct ResidentOptions {
 };
 // Returns the helper of that name after `greet` returned kServes; starts one if none runs. A helper
 // is replaced if it hangs, is broken, or has other resource limits or control groups than this
-// process (process/inheritance.h). Returns nothing if no helper can be had, for example because it
-// serves another client; the caller then starts a private one.
+// process (process/inheritance.h). Returns nothing if no helper is available, for example because
+// it serves another client; the caller then starts a private one.
 Result<std::optional<HelperProcess>> OpenResident(const HelperCommand& command,
                                                   const ResidentOptions& options,
                                                   const Greet& greet, const Deadline& deadline);

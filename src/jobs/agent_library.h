@@ -24,9 +24,9 @@ std::string AgentLibraryPath(const Paths& paths, const std::string& build_id);
 // to ld.so, or a noexec file system. Returns kFailedPrecondition if another file is at that path.
 Result<std::string> InstallAgentLibrary(const Paths& paths);
 
-// Returns the path of the library to preload into a new program. Empty with `without`, and if there
-// is no agent for this processor. Any other problem is an error, because a program that starts
-// without the agent is slower to suspend until it ends.
+// Returns the path of the library to preload into a new program, or an empty string if `without` is
+// set or if there is no agent for this processor. Any other problem is an error, because a program
+// that starts without the agent is slower to suspend until it ends.
 Result<std::string> AgentToPreload(const Paths& paths, bool without);
 
 // Path and build id of this installation's own library.

@@ -265,7 +265,7 @@ Status Database::SaveDescription(const Job& job) {
 
 Status Database::SaveSeen(const Job& job) {
   std::vector<SqlValue> values = SeenOf(job);
-  // Strictly increasing, so that each write gets a different version.
+  // The time increases strictly, so that each write gets a different version.
   values.push_back(std::max(NowMs(), job.changed_ms + 1));
   values.push_back(job.id);
   values.push_back(job.changed_ms);

@@ -13,7 +13,7 @@
 
 namespace stasis::jobs {
 
-// In the directory of jobs; not a valid job name.
+// The database file in the directory of jobs. Its name is not a valid job name.
 inline constexpr char kDatabaseFile[] = "/.jobs.db";
 // The number of checkpoints kept for each job and kind; older entries are dropped. Images are not
 // deleted.

@@ -10,7 +10,7 @@
 
 namespace stasis::jobs {
 
-// In a job's directory.
+// The lock file in a job's directory.
 inline constexpr char kLockFile[] = "/lock";
 
 // Locks a file. `operation` is that of flock(2). Returns kAborted if it is non-blocking and the

@@ -149,7 +149,7 @@ tl::unexpected<Error> FailedStep(const Message& message, const ShimArguments& ar
         if (const char* what = WhyNoOwnLog(message.value)) {
           return Fail(
               Code::kPermissionDenied, "the job's own log " + arguments.stdio.log + " is " + what,
-              std::string(message.value == EMLINK ? "it may be any file of yours"
+              std::string(message.value == EMLINK ? "it may be one of your other files"
                                                   : "Stasis did not create it") +
                   ": remove it, and Stasis creates a new one, or choose another with --log");
         }
@@ -158,7 +158,7 @@ tl::unexpected<Error> FailedStep(const Message& message, const ShimArguments& ar
         return Fail(Code::kPermissionDenied,
                     arguments.stdio.log + " cannot be a log: " +
                         (message.value == ELOOP ? "its path has a symbolic link of another user"
-                                                : "it has several hard links, and may be any file"),
+                                                : "it has several hard links"),
                     "name a file with one link, by a path without symbolic links");
       }
       if (message.value == EBADF) {

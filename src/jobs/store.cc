@@ -176,7 +176,7 @@ Result<std::optional<Job>> Store::FindByProcess(process::HostPid pid) const {
     if (code == Code::kDataLoss || code == Code::kUnimplemented) return std::optional<Job>();
     return Fail(std::move(jobs).error());
   }
-  // The nearest ancestor, because jobs may be nested.
+  // Find the nearest ancestor, because jobs may be nested.
   for (const process::Stat& stat : lineage) {
     const process::ProcessId& ancestor = stat.id;
     for (Listed& listed : *jobs) {

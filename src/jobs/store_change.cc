@@ -201,7 +201,7 @@ Result<Claim> Store::Hold(const std::string& id) const {
   Claim claim;
   claim.folder_ = Folder(id);
   STASIS_ASSIGN(claim.lock_, LockJob(id));
-  // Read again, because only now is the job protected from changes.
+  // Read the job again, because it is protected from changes only now.
   STASIS_ASSIGN(claim.job_, Load(id));
   return claim;
 }

@@ -105,8 +105,8 @@ Status ByHand::Lock(Memory memory, const Deadline& deadline) const {
   } else if (auto agent = gpu_state::FindAgent(*agents_, id_,
                                                std::min(gpu_state::kAgentAnswer, Left(deadline)));
              agent && *agent) {
-    // Checked before the lock, because a checkpoint may follow it, and the agent of a locked
-    // process cannot answer.
+    // This is checked before the lock, because a checkpoint may follow it, and the agent of a
+    // locked process cannot answer.
     STASIS_TRY(gpu_state::CheckSharesNothing({id_, &(*agent)->hello()},
                                              "this step uses the driver alone"));
   }

@@ -278,7 +278,7 @@ Phase DumpRun::Commit() {
 Phase DumpRun::DataWrite() {
   return {.name = kDataWrite, .timeout = seconds(3600), .run = [this](PhaseScope& scope) -> Status {
             uint32_t uid = manifest_.job.uid;
-            // Beside CRIU, `describe` may not have run yet.
+            // If this phase runs in parallel with CRIU, `describe` may not have run yet.
             if (!commits_late()) {
               STASIS_ASSIGN(auto credentials, process::ReadCredentials(survey_.target.root.pid));
               uid = credentials.uid[1];
@@ -324,8 +324,8 @@ Phase DumpRun::CpuDump() {
               .timeout = seconds(900),
               .run = [this](PhaseScope& scope) -> Status {
                 Status dumped = RunCriu(scope);
-                // Ends data-write too, which would otherwise run until its own deadline although
-                // the image is not needed any more.
+                // This ends data-write too, which would otherwise run until its own deadline
+                // although the image is not needed any more.
                 if (!dumped && !writer_->committed()) image_process_->End();
                 STASIS_TRY(std::move(dumped));
                 scope.SetBytes(commits_late() ? CpuBytesInStore() : image_bytes_);

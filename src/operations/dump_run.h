@@ -1,7 +1,7 @@
 // The phases of a dump: image-begin, the GPU state away as in a suspend (gpu_state/gpu_away.h) with
 // a tree-check, and gpu-release-check. Then
 //   image-writer
-//   cpu-dump { describe, cpu-write, commit } beside data-write, await-end
+//   cpu-dump { describe, cpu-write, commit } in parallel with data-write, await-end
 // The commit waits for data-write, inside CRIU's post-dump notification. The program is therefore
 // never killed before its image is complete. If the notification is rejected, CRIU lets the program
 // run.
@@ -122,7 +122,7 @@ class DumpRun {
   std::unique_ptr<checkpoint::ImageProcess> image_process_;
   store::Manifest manifest_;                 // after describe
   std::vector<process::ProcessId> stopped_;  // after describe: CRIU holds and will kill these
-  std::vector<process::ProcessId> living_;   // the processes in stopped_ that are no zombies
+  std::vector<process::ProcessId> living_;   // the processes in stopped_ that are not zombies
   bool half_ended_ = false;                  // CRIU failed after it had begun to kill stopped_
   std::string work_dir_;
   std::string left_in_store_;

@@ -213,7 +213,7 @@ TEST(DumpTest, AnExistingNameIsRefused) {
   EXPECT_EQ(world->log.Count("agent 1 Close"), 0);
 }
 
-// CRIU failed after the commit and had killed nothing: the program runs on beside its image.
+// CRIU failed after the commit and had killed nothing: the program runs on, and its image stays.
 TEST(DumpTest, ACriuThatFailsAfterTheCommitLeavesImageAndProgram) {
   auto world = TwoProcesses();
   auto& dumped = static_cast<DumpWorld&>(*world);

@@ -50,7 +50,7 @@ std::string DescribeRest(const Operation& operation) {
   if (left.empty()) return "none of its processes is left";
   return fmt::format(
       "process {} {} left. {}", fmt::join(left, ", process "), left.size() == 1 ? "is" : "are",
-      operation.job.empty() ? "Kill the processes that do not run"
+      operation.job.empty() ? "Kill the processes that are not running"
                             : "`stasis kill " + operation.job + "` ends all processes of the job");
 }
 
@@ -98,7 +98,8 @@ Status CheckRecovered(const std::vector<RecoveredOperation>& report,
 }
 
 // `stasis manage` may have made a job of a process that was named by its pid, and the job's record
-// would not list the image. Checked after the claim, because `manage` refuses a claimed process.
+// would not list the image. This is checked after the claim, because `manage` refuses a claimed
+// process.
 Status CheckInNoJob(const Session& session, const Target& target) {
   if (!target.job.empty()) return {};
   STASIS_ASSIGN(auto job,

@@ -23,8 +23,8 @@ Result<checks::Survey> SurveyAfterRecovery(Session& session, const checks::Targe
 // Returns the parts of a result that are known before the plan runs.
 OperationResult BeginResult(gpu_state::Services& services, const checks::Survey& survey);
 
-// Runs the plan under the journal and returns `result` with the account. With dry_run only lists
-// the phases.
+// Runs the plan, writes its phases to the journal, and returns `result` with the account. With
+// dry_run only lists the phases.
 Result<OperationResult> Execute(Session& session, const plan::Operation& operation,
                                 plan::Plan& plan, const OperationOptions& options,
                                 OperationResult result);

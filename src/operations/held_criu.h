@@ -1,4 +1,4 @@
-// What a held dump and a held restore (hold.h) share: the CRIU that another program has started.
+// The common parts of a held dump and a held restore (hold.h), whose CRIU another program started.
 #pragma once
 
 #include <memory>

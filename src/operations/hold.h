@@ -30,7 +30,7 @@ struct HoldOptions {
 class Hold {
  public:
   // Waits for the plugin's first requests. Returns kUnavailable if CRIU exits before a program is
-  // changed. That is no failure.
+  // changed, which is not a failure.
   static Result<std::unique_ptr<Hold>> Open(std::shared_ptr<criu::PluginLink> link);
   static Result<std::unique_ptr<Hold>> Open(UniqueFd connection);
 
@@ -44,8 +44,8 @@ class Hold {
   // May be called again after a failure, as RunInSession does, until the program is held.
   Result<OperationResult> Run(Session& session, const HoldOptions& hold,
                               const OperationOptions& options);
-  // Answers the request that waits for the end of the operation; if the program already runs, CRIU
-  // waits with its exit for this. After a restore, waits until CRIU has let the program run, and
+  // Answers the request that waits for the end of the operation. If the program already runs, CRIU
+  // exits only after this answer. After a restore, waits until CRIU has let the program run, and
   // kills the program if CRIU fails.
   void Answer(const Status& result);
 

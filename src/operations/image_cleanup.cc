@@ -30,7 +30,8 @@ Result<std::string> ImageCleanup::RemoveFailedImage(bool commit_begun) {
       "image {}` removes it.",
       what, committed ? ", complete or hidden" : "", committed ? "delete" : "gc -d " + store_);
   if (commit_begun && !committed) {
-    left += fmt::format(" A folder {} without a manifest may be left too; it is no image.", image_);
+    left +=
+        fmt::format(" A folder {} without a manifest may be left too; it is not an image.", image_);
   }
   return left + " " + removed.error().message + ".";
 }

@@ -21,7 +21,7 @@ class ShimHost final : public RestoreHost {
       return std::make_unique<criu::Session>(
           criu::Session::OverSocket(std::move(socket_), shim_.criu()));
     }
-    // The local object closes its socket and folders when this function returns, also on error.
+    // The local object closes its socket and folders when this function returns, even on error.
     std::optional<criu::Inside> inside = std::exchange(inside_, std::nullopt);
     STASIS_ASSIGN(criu::Session session, inside->Accept(deadline));
     return std::make_unique<criu::Session>(std::move(session));

@@ -1,5 +1,5 @@
 // The phases of a restore. If the program has TCP ports, `ports` (criu/tcp_ports.h) waits for them
-// first. If the image has GPU data, these run beside each other:
+// first. If the image has GPU data, these run in parallel:
 //   data-read                            image -> arenas, checks each block
 //   gpu-load { load-room, data-load }    arenas -> GPU, each part as soon as it has been read
 //   program-back { image-verify, cpu-read, cpu-restore, data-bind, gpu-restore, gpu-unlock }

@@ -1,5 +1,6 @@
 // Phases on the shared path (gpu_state/shared_resume.h):
-//   load-room, gpu-control { gpu-restore, gpu-unlock } beside data-load, data-return, forget
+//   load-room, gpu-control { gpu-restore, gpu-unlock } in parallel with data-load, data-return,
+//   forget
 // With contexts that were kept:
 //   load-room, data-load, data-return, forget
 // By the driver alone:

@@ -1,10 +1,10 @@
 // Phases on the shared path (gpu_state/shared_suspend.h):
 //   data-room, gate-close, tree-check, data-export,
-//   gpu-control { data-release, gpu-lock, gpu-checkpoint } beside data-save, data-commit,
-//   gpu-release-check, record, data-free
+//   gpu-control { data-release, gpu-lock, gpu-checkpoint } in parallel with data-save,
+//   data-commit, gpu-release-check, record, data-free
 // With --keep-context:
-//   data-room, gate-close, tree-check, data-export, data-release beside data-save, data-commit,
-//   record, data-free
+//   data-room, gate-close, tree-check, data-export, data-release in parallel with data-save,
+//   data-commit, record, data-free
 // By the driver alone, and without --keep-context after it:
 //   gpu-lock, tree-check, gpu-checkpoint, gpu-release-check, record
 #include "operations/suspend.h"

@@ -15,7 +15,7 @@ struct PhaseReport {
   double start_s = 0;  // since the start of the plan
   double seconds = 0;
   uint64_t bytes = 0;     // bytes moved; 0 if the phase moves none
-  bool parallel = false;  // ran beside another phase
+  bool parallel = false;  // ran in parallel with another phase
   int depth = 0;          // 1: nested in the phase above it
   int parent = -1;        // while the plan runs: index of that phase
 

@@ -280,8 +280,8 @@ Status Journal::Enter(const Operation& operation, bool refuse_left) {
   STASIS_TRY(RefuseOverlap(paths_, here, refuse_left ? Left::kRefuse : Left::kIgnore, path_));
   if (temporary_.empty()) return Append(json{{"note", ToJson(here)}}.dump());
   STASIS_TRY(Append(ToJson(here).dump()));
-  // Renamed after the write and the lock, so that an entry with its final name is complete and
-  // locked.
+  // Rename the entry after the write and the lock, so that an entry with its final name is complete
+  // and locked.
   if (::rename(temporary_.c_str(), path_.c_str()) != 0)
     return FailErrno(errno, "rename " + temporary_);
   temporary_.clear();

@@ -80,12 +80,13 @@ class Journal {
   // Claims the target. Call it before contacting the program, because a connection to its agent
   // looks like a connection of the program. From then on, any other operation on one of
   // `operation.members`, or on the job, is refused, and the error names this operation. May be
-  // called again when more members are known. kAborted if another operation works on them. The
-  // claim ends with this object if Begin() is not called.
+  // called again when more members are known. Returns kAborted if another operation works on them.
+  // The claim ends with this object if Begin() is not called.
   Status Claim(const Operation& operation);
   // Writes the header, with this process's pid namespace, and gives the entry its name. Returns
-  // kAborted if another operation works on one of the members; the message names it. Returns
-  // kFailedPrecondition if a killed command left an entry about one of the members; recover first.
+  // Returns kAborted if another operation works on one of the members; the message names it.
+  // Returns kFailedPrecondition if a killed command left an entry about one of the members; recover
+  // first.
   Status Begin(const Operation& operation);
 
   Status PhaseBegins(const std::string& phase);

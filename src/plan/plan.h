@@ -1,4 +1,4 @@
-// A plan is what an operation does: a list of named phases that reads like the tables in
+// A plan is the list of named phases that an operation runs. It reads like the tables in
 // docs/life-of-a-checkpoint.md. The runner times each phase, writes it to the journal before it
 // begins, and, when one fails, undoes the phases that had begun, in reverse order.
 //
@@ -52,13 +52,13 @@ class PhaseScope {
   virtual std::vector<PhaseReport> Reports() const = 0;
   // Runs the nested phase of that name in this thread.
   virtual Status RunNested(const std::string& name) = 0;
-  // Waits for the end of a phase that runs beside this one, or ran before. kCancelled if any phase
-  // has failed meanwhile, kInternal if the plan has no such phase.
+  // Waits for the end of a phase that runs in parallel with this one, or ran before it. Returns
+  // kCancelled if any phase has failed meanwhile, and kInternal if the plan has no such phase.
   virtual Status Await(const std::string& name) = 0;
   // Waits until `ready` returns true. `ready` is called again whenever a phase calls Changed() or
-  // ends, also by other threads, and must not call the scope. kCancelled if a phase has failed.
-  // There is no deadline here, because the other phases have deadlines. kInternal if all other
-  // phases have ended or wait too, so that nothing can change any more.
+  // ends, also by other threads, and must not call the scope. There is no deadline here,
+  // because the other phases have deadlines. Returns kCancelled if a phase has failed, and
+  // kInternal if all other phases have ended or wait too, so that nothing can change any more.
   virtual Status WaitUntil(const std::function<bool()>& ready) = 0;
   virtual void Changed() = 0;
   // Returns true if a parallel phase has failed, so that everything will be undone.

@@ -45,7 +45,7 @@ void KillDescendants(pid_t criu) {
     TEMP_FAILURE_RETRY(::waitpid(criu, nullptr, 0));
   }
   // A grandchild becomes a child when its parent exits, and that exit ends the wait below and
-  // starts the next scan. So no process is missed, and no wait lasts for ever.
+  // starts the next scan. So no process is missed, and no wait lasts forever.
   do {
     // Reaps zombies before the scan, because each one slows it down. A process that forks and exits
     // in a loop makes new zombies all the time, and only a fast scan catches it.

@@ -22,7 +22,7 @@ Result<pid_t> ForkShim(bool new_pidns) {
   pid_t pid = ::fork();
   if (pid < 0) return Fail(TaskError(errno, "fork"));
   if (pid > 0) {
-    // Tells the child its pid in this namespace: in a new namespace, getpid() returns another pid.
+    // Send the child its pid in the parent's namespace. In a new pid namespace its getpid() is 1.
     (void)!::write(write_end.get(), &pid, sizeof pid);
     return 0;
   }

@@ -61,7 +61,7 @@ std::string_view WholeLines(std::string_view output) {
 Result<Terminal> Terminal::Open(const std::string& job_folder, WindowSize size, int log_fd) {
   Terminal terminal;
   terminal.log_fd_ = log_fd;
-  // O_NOCTTY: must not become the controlling terminal of this process.
+  // O_NOCTTY: the terminal must not become the controlling terminal of this process.
   constexpr int kFlags = O_RDWR | O_NOCTTY | O_CLOEXEC;
   terminal.master_.Reset(::posix_openpt(kFlags | O_NONBLOCK));
   if (!terminal.master_) return FailErrno(errno, "open a new terminal");
@@ -69,7 +69,7 @@ Result<Terminal> Terminal::Open(const std::string& job_folder, WindowSize size, 
   if (::ioctl(terminal.master_.get(), TIOCSPTLCK, &unlocked) != 0) {
     return FailErrno(errno, "unlock a new terminal");
   }
-  // Not opened by name, because /dev/pts may be another file system in this mount namespace.
+  // Do not open it by name: /dev/pts may be another file system in this mount namespace.
   terminal.slave_.Reset(::ioctl(terminal.master_.get(), TIOCGPTPEER, kFlags));
   if (!terminal.slave_) return FailErrno(errno, "open the other side of a new terminal");
   terminal.Resize(size);

@@ -92,7 +92,7 @@ TEST(CodecChoice, AutoCompressesForASlowStorageAndNotForAFastOne) {
   EXPECT_GT(on_quick.blocks[Codec::kNone], 980u);
 }
 
-// For all combinations of storage, processor and data.
+// Tests all combinations of storage, processor and data.
 TEST(CodecChoice, AutoIsNeverSlowerThanTheStorageAlone) {
   const std::map<const char*, Ratio> data = {
       {"nothing to save", [](size_t) { return 1.0; }},

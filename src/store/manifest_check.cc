@@ -179,7 +179,7 @@ Status CheckPhases(const Manifest& manifest) {
   for (const Phase& phase : manifest.phases) {
     if (!std::isfinite(phase.seconds) || !std::isfinite(phase.start_seconds) || phase.seconds < 0 ||
         phase.start_seconds < 0) {
-      return Broken("phase " + Printable(phase.name) + " has an impossible time");
+      return Broken("phase " + Printable(phase.name) + " has an invalid time");
     }
   }
   return {};

@@ -132,7 +132,7 @@ TEST(ManifestCodecTest, RulesAreKeptInBothDirections) {
        [](auto& m) {
          m.mutable_processes(0)->set_recorded_state(static_cast<image::v1::Process::GpuState>(99));
        }},
-      {"an impossible time",
+      {"an invalid time",
        [](auto& m) { m.mutable_phases(0)->set_seconds(std::numeric_limits<double>::quiet_NaN()); }},
       {"too many GPUs",
        [](auto& m) {

@@ -13,7 +13,7 @@
 
 namespace stasis::store {
 
-// As it is stored in a manifest's file (envelope.h).
+// The MAC as stored in a manifest's file (envelope.h).
 struct OriginMac {
   Id128 key_id;
   Sha256Digest mac;

@@ -50,7 +50,7 @@ class PackReader {
  public:
   // Reads and checks the index. Returns the errors of ReadPackIndex.
   static Result<PackReader> Open(OpenedFile file, const std::string& what);
-  // For a file whose index was read before.
+  // Opens a file whose index has already been read.
   PackReader(OpenedFile file, std::string what, std::shared_ptr<const PackIndex> index)
       : file_(std::move(file)), what_(std::move(what)), index_(std::move(index)) {}
 

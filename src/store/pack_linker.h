@@ -39,7 +39,7 @@ class PackLinker {
         in_parallel_(std::move(in_parallel)),
         check_budget_(options.always_check_bytes) {}
 
-  // Links undamaged packs of which the image needs enough, the most needed packs first.
+  // Links the undamaged packs from which the image needs enough units, the most needed ones first.
   // `needed` has an entry for each earlier pack. Fails only if the options' progress cancels.
   Status Link(std::vector<NeededUnits>& needed, uint64_t looked_bytes);
 

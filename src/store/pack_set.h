@@ -20,7 +20,7 @@ namespace stasis::store {
 
 class PackSet {
  public:
-  // `writer` outlives it.
+  // `writer` must outlive this object.
   PackSet(ImageWriter& writer, PackLimits limits, uint32_t unit_bytes);
 
   struct Place {

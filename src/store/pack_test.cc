@@ -210,7 +210,7 @@ TEST_F(PackTest, AHoleIsFoundInTheUnitThatHasIt) {
   ASSERT_TRUE(reader);
   EXPECT_FALSE(AnyIsHole(*reader, {0, 1, 2, 3, 4, 5}));
   EXPECT_FALSE(AnyIsHole(*reader, {}));
-  // Makes holes of the second half of one block and of the whole of another.
+  // Punch out the second half of one block, and another block completely.
   const auto& extents = reader->index().extents;
   for (auto [offset, bytes] : {std::pair(extents[1].offset + kPackAlign, kPackAlign),
                                std::pair(extents[4].offset, 2 * kPackAlign)}) {

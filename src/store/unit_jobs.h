@@ -57,7 +57,7 @@ class UnitJobs {
     uint64_t stored_bytes = 0;
     bool operator==(const Use&) const = default;
   };
-  std::vector<Use> Used() const;  // one entry a pack
+  std::vector<Use> Used() const;  // one entry for each pack
 
  private:
   // Units of one extent that follow each other in the pack and in an output.

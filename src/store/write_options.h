@@ -17,7 +17,7 @@ struct PackLimits {
   // A new pack is started after this number of bytes. Large packs keep the number of packs small,
   // so later images need few links.
   uint64_t bytes = 128ull << 20;
-  // The maximum number of packs; 0 for one per processor, 2 to 16.
+  // The maximum number of packs. 0 means one for each processor, but at least 2 and at most 16.
   unsigned count = 0;
 };
 

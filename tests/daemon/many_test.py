@@ -94,7 +94,7 @@ def all_at_once(fixture: DaemonFixture):
     enough.set()
     for client in clients:
         client.join(150)
-        demand(not client.is_alive(), "a client waits for ever")
+        demand(not client.is_alive(), "a client waits forever")
     wrong = [text for client in clients for text in client.wrong]
     busy = sum(client.busy for client in clients)
     print(f"{CLIENTS} clients, {JOBS} jobs, {SECONDS:.0f} s: {done()} done, {busy} times busy, {len(wrong)} failed")

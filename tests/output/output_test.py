@@ -303,7 +303,7 @@ def by_hand_pipe(world):
 
 
 def many_writers(world):
-    """Children, and closed, reopened or duplicated streams: the order is kept, also after a
+    """Children, and closed, reopened or duplicated streams: the order is kept, even after a
     restore."""
     each = ("echo a; (exec >>/dev/stdout; echo b); sh -c 'echo c >&2; (echo d) & wait';"
             " echo e >&3; exec 4>&1 1>&-; exec 1>&4 4>&-; echo f; echo g >>/dev/stderr")

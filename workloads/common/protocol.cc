@@ -117,7 +117,7 @@ void Fail(const char* format, ...) {
   fflush(stdout);
   funlockfile(stdout);
   va_end(arguments);
-  // Not exit(): the driver's destructors may wait for work that never ends.
+  // Do not call exit(): the driver's destructors may wait for work that never ends.
   _exit(1);
 }
 

@@ -137,8 +137,8 @@ CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
   return EndedWith(real::cuStreamEndCapture_ptsz(stream, graph), stream);
 }
 CUresult cuStreamDestroy_v2(CUstream stream) {
-  // Checked before the stream is destroyed, because then another thread may get a new stream with
-  // the same handle.
+  // This is checked before the stream is destroyed, because then another thread may get a new
+  // stream with the same handle.
   const bool capturing = IsCapturing(stream);
   CUresult r = real::cuStreamDestroy_v2(stream);
   if (r == CUDA_SUCCESS && capturing) Ended(stream);

@@ -143,7 +143,7 @@ CUresult Created(CUresult r, CUcontext* context, CUdevice device) {
   return r;
 }
 
-// For a call that always makes a new context.
+// Records the result of a call that always makes a new context.
 CUresult CreatedNew(CUresult r, CUcontext* context, CUdevice device) {
   // A known context with the same handle has ended, and the thread that ended it has yet to call
   // Forget.
@@ -275,7 +275,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
 // A primary context ends with its last release, or at once with a reset.
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   CUcontext primary = PrimaryOf(device);
-  // Done before every release, because only the driver knows which release is the last.
+  // This is done before every release, because only the driver knows which release is the last.
   BeforeContextEnds(primary);
   const uint64_t number = NumberOf(primary);
   CUresult r = real::cuDevicePrimaryCtxRelease_v2(device);

@@ -83,7 +83,7 @@ CUmemAllocationProp ShareableProperties(CUdevice device) {
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  // As for memory that the driver allocates itself.
+  // The driver does the same for memory that it allocates itself.
   properties.allocFlags.gpuDirectRDMACapable = g_devices[device].rdma ? 1 : 0;
   return properties;
 }

@@ -69,7 +69,7 @@ bool MayBeHostMemory(uint64_t begin, uint64_t end) {
   if (!t_tables_are_whole || g_uncounted.load()) return true;
   bool may_be = false;
   for (const DriverPiece& piece : g_pieces) {
-    may_be |= piece.kind == DriverKind::kProgramVmm;  // whose address is unknown
+    may_be |= piece.kind == DriverKind::kProgramVmm;  // its address is unknown
     may_be |= piece.kind == DriverKind::kHost && piece.key < end && begin < piece.key + piece.bytes;
   }
   return may_be;

@@ -38,7 +38,7 @@ CUresult FreeCounted(uint64_t key, F free, DriverPiece* freed = nullptr) {
 }
 agent_protocol::DriverAccount DriverAccountNow();
 // Returns true if the range may be host memory that the program accesses directly, or if this is
-// unknown. For a forked child, before the reset.
+// unknown. Called in a forked child before the reset.
 bool MayBeHostMemory(uint64_t begin, uint64_t end);
 void ResetDriverMemory();
 

@@ -45,7 +45,8 @@ void Lower(CUcontext context, CUdevice device) {
     return;
   }
   {
-    // Recorded before the limit changes: from now on cuCtxGetLimit answers with the recorded value.
+    // Record the value before the limit changes: from now on cuCtxGetLimit answers with the
+    // recorded value.
     Lock lock(g_mutex);
     if (IndexOf(context) < g_lowered.size() || !g_lowered.Push({context, device, own, 0})) return;
     g_changes.fetch_add(1);

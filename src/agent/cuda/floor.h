@@ -11,7 +11,8 @@
 
 namespace stasis::agent {
 
-// Lowers the limits. A context that keeps its limit is no error: its checkpoint is only slower.
+// Lowers the limits. It is not an error if a context keeps its limit: its checkpoint is only
+// slower.
 void LowerFloor();
 // Restores as many limits as possible and returns the first error. A program must not continue with
 // a smaller limit: recursion would overflow a stack that it had made large enough.

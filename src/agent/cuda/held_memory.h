@@ -1,5 +1,5 @@
 // A client may copy the program's memory while the program runs (kExportRunning). Its descriptors
-// keep that memory alive also after the program has freed it, so an allocation can fail for lack of
+// keep that memory alive even after the program has freed it, so an allocation can fail for lack of
 // GPU memory that the program no longer uses. Such an allocation waits here for the end of the
 // copy. Allocations inside the driver (a module, a graph, local memory of a kernel) cannot wait.
 //
@@ -11,14 +11,15 @@
 namespace stasis::agent {
 
 void NoteCopyBegins();
-// The client has closed its descriptors. Does nothing if there is no copy.
+// Call this when the client has closed its descriptors. Does nothing if there is no copy.
 void NoteCopyEnds();
-// The client has disconnected during a copy. The kernel frees the memory when the client and its
-// mover have ended, which takes a moment. Does nothing if there is no copy.
+// Call this when the client has disconnected during a copy. The kernel frees the memory only after
+// the client and its mover have ended, so allocations wait for a short time. Does nothing if there
+// is no copy.
 void NoteCopyIsLost();
 void ResetHeldMemory();  // in a forked child
 
-// The state of the copy. An allocation reads it before it is tried, since the copy may end
+// Returns the state of the copy. Read it before the allocation is tried, because the copy may end
 // meanwhile.
 uint32_t HeldMemory();
 // Returns true if memory was held in state `before` and may be free now. Waits for the end of a

@@ -54,8 +54,6 @@ void SayCannotOpen(int32_t owner, const char* why) {
           int(getpid()), int(owner), why);
 }
 
-// ---- asking an owner
-
 namespace {
 
 using agent_protocol::IpcOutcome;
@@ -125,8 +123,6 @@ CUresult AskPatiently(const IpcHandle& handle, IpcGiven* given) {
   return CUDA_SUCCESS;
 }
 
-// ---- the owner's side
-
 namespace {
 
 // Finds the requested item, and the part of it that the program has shared. Returns an empty item
@@ -178,7 +174,7 @@ void GiveShared(const agent_protocol::IpcRequest& request, agent_protocol::IpcAn
   answer->driver_error = ExportItem(item, fd);
   answer->outcome = answer->driver_error == CUDA_SUCCESS ? IpcOutcome::kGiven : IpcOutcome::kDriver;
   if (answer->outcome == IpcOutcome::kDriver) return;
-  // Before the reply, after which the importer's program may release the handle.
+  // Count the use before the reply: after it, the importer's program may release the handle.
   if (item.handle != nullptr) {
     ++item.handle->users;
     item.handle->claimed = true;
@@ -189,8 +185,6 @@ void GiveShared(const agent_protocol::IpcRequest& request, agent_protocol::IpcAn
   answer->offset = part.offset;
   answer->bytes = part.bytes;
 }
-
-// ---- the importer's side
 
 void FreeImport(Import* import) {
   import->link.Close();
@@ -285,8 +279,6 @@ bool RejoinImports(char* text, size_t size) {
   return all;
 }
 
-// ---- both
-
 namespace {
 
 Mutex g_sharing_mutex;  // before all others
@@ -349,7 +341,8 @@ bool StillHere(uint64_t id) {
 
 void DescribeIpc(agent_protocol::HelloReply* reply) {
   Vector<IpcUser> users;
-  // Without memory for the list, the count exceeds the limit, and the client refuses the suspend.
+  // If there is no memory for the list, report more peers than the limit, so that the client
+  // refuses the suspend.
   if (!ListIpcUsers(&users)) reply->ipc_peer_count = agent_protocol::kMaxIpcPeers + 1;
   if (HasIpcName()) reply->ipc_name = *OwnIpcName();
   Lock lock(g_memory_mutex);

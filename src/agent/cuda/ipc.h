@@ -44,14 +44,14 @@ struct Import {
   Watched link;     // connected as long as the import is held
 };
 
-// ---- the owner's side
+// The owner calls these.
 
 // Answers a request for memory, on the server's thread. If the answer is kGiven, the caller must
 // close *fd, and must call EndUse when the importer no longer uses the memory.
 void GiveShared(const agent_protocol::IpcRequest& request, agent_protocol::IpcAnswer* answer,
                 int* fd);
 
-// ---- the importer's side
+// The importer calls these.
 
 // MayShare sets the header's bit for shared memory while memory may become shared; MaySharePassed
 // then sets or clears it as appropriate. The caller must not hold a mutex.
@@ -96,7 +96,7 @@ bool ImportsAreKnown(char* text, size_t size);
 // called again.
 bool RejoinImports(char* text, size_t size);
 
-// ---- both
+// Both sides call these.
 
 // Fills in the processes that share memory with this one.
 void DescribeIpc(agent_protocol::HelloReply* reply);

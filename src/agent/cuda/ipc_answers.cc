@@ -109,7 +109,7 @@ bool AnswerWhenReached(const Watched& socket, uint64_t id) {
   if (one.socket.fd < 0) return false;
   {
     Lock lock(g_ipc_answers_mutex);
-    // Counted before the entry is added, because the thread may answer it at once.
+    // This is counted before the entry is added, because the thread may answer it at once.
     if (g_answers.load() < kMostAsked && g_asked.Reserve(g_answers.load() + 1)) {
       g_answers.fetch_add(1);
       g_asked.Push(one);

@@ -12,10 +12,10 @@ namespace stasis::agent {
 extern Mutex g_ipc_answers_mutex;  // for a fork (control.cc); after that of the server
 
 // Sends kReady over a duplicate of the socket as soon as the event's last record is reached, or
-// kGone if the event does not exist. Sends nothing if the other end is closed before. Returns false
-// if too many agents wait, or if a thread, descriptor or memory is missing.
+// kGone if the event does not exist. Sends nothing if the other end is closed first. Returns false
+// if too many agents wait, or if no thread, descriptor or memory can be allocated.
 bool AnswerWhenReached(const Watched& socket, uint64_t id);
-// Waits until all answers are sent. The work must be done.
+// Waits until all answers are sent. All submitted work must have finished.
 void EndIpcAnswers();
 
 void ResetIpcAnswers();

@@ -64,8 +64,6 @@ bool FindTheirs(CUevent event, Theirs* out) {
   return LookForTheirs(event, out);
 }
 
-// ---- answering
-
 void Release(uint64_t id) {
   CUevent gone = nullptr;
   {
@@ -79,8 +77,6 @@ void Release(uint64_t id) {
   }
   if (gone != nullptr) real::cuEventDestroy_v2(gone);
 }
-
-// ---- the driver's own
 
 CUcontext CurrentContext() {
   CUcontext context = nullptr;

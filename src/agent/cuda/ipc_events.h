@@ -11,19 +11,19 @@
 
 namespace stasis::agent {
 
-// ---- the owner's side
+// The owner calls these.
 
 bool IsSharedEvent(uint64_t id);
 // Returns kReady, kGone, kDriver, or kNotNow if the event's last record is not reached yet.
 agent_protocol::IpcOutcome LookAtEvent(uint64_t id);
 
-// ---- the importer's side
+// The importer calls these.
 
 // Waits until another process's event is reached; returns at once for any other event. Returns
 // CUDA_ERROR_UNKNOWN if the owner could not be asked or its driver reported an error.
 CUresult AwaitTheirs(CUevent event);
 
-// ---- both
+// Both sides call these.
 
 // Drops the events of a context that has ended, since the driver destroys them with it.
 void IpcEventsEndWith(CUcontext context);

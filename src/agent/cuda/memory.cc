@@ -165,7 +165,8 @@ CUresult GrowBy(uint64_t region_bytes, CUdevice device, CUcontext context, Pool*
   if (r != CUDA_SUCCESS) return r;
   Leaving leaving;
   Lock lock(g_memory_mutex);
-  // In this order, because a region without a block would never be freed once it is in the table.
+  // Carve a block first, because a region without a block would never be freed once it is in the
+  // table.
   if (!Carve(region, bytes, out) || !EnterRegion(region)) {
     leaving.Add(region);
     return CUDA_ERROR_OUT_OF_MEMORY;

@@ -22,7 +22,7 @@ std::atomic<uint32_t> g_release_wanted{0};  // counter
 std::atomic<uint32_t> g_releasing{0};       // threads that free regions at this moment
 std::atomic<uint32_t> g_release_thread{0};  // 0 not started, 1 starting, 2 started
 
-// ---- pools; from here to "releasing" the caller holds the mutex
+// From here to TakeRoom the caller holds the mutex unless the function's comment says otherwise.
 
 Pool* Find(CUmemoryPool handle) {
   for (Pool* pool : g_pools) {
@@ -52,8 +52,6 @@ bool HasRegions(const Pool* pool) {
   }
   return false;
 }
-
-// ---- allocating
 
 // Takes room in the smallest region that has it, to keep large pieces for large requests.
 bool TakeFree(Pool* pool, uint64_t bytes, bool slabs, CUdeviceptr* out) {
@@ -93,8 +91,6 @@ bool TakeRoom(Pool* pool, uint64_t bytes, uint64_t stream, CUdeviceptr* out) {
   CountUse(pool, bytes);
   return true;
 }
-
-// ---- releasing
 
 struct Release {
   CUdevice device;  // -1: all
@@ -310,8 +306,8 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* props) {
 
 // The pool's allocations remain valid until they are freed.
 CUresult cuMemPoolDestroy(CUmemoryPool handle) {
-  // Taken out of the table first: as soon as the driver has destroyed the pool, another thread may
-  // get a new pool with the same handle.
+  // Clear the handle first: as soon as the driver has destroyed the pool, another thread may get a
+  // new pool with the same handle.
   Pool* pool = nullptr;
   {
     Lock lock(g_memory_mutex);

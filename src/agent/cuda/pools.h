@@ -34,7 +34,7 @@ void FreePoolBlock(Found found);
 // the mutex.
 bool FindMemoryInPools(CUdevice device);
 
-// ---- for stream_order.cc; the caller must not hold the mutex
+// The following is for stream_order.cc. The caller must not hold the mutex.
 
 // Adds the pool to the agent's table if it is a device's default pool that is not there yet.
 void LearnPool(CUmemoryPool handle);
@@ -50,7 +50,8 @@ struct PoolUse {
 // from a new region.
 CUresult AllocateIn(Pool* pool, uint64_t bytes, uint64_t stream, CUdeviceptr* out);
 
-// ---- for stream_order.cc and memory.cc; except for ReleaseSoon the caller holds the mutex
+// The following is for stream_order.cc and memory.cc. The caller holds the mutex, except for
+// ReleaseSoon.
 
 void CountUse(Pool* pool, uint64_t bytes);
 // Counts a new region of the pool.
@@ -58,12 +59,12 @@ void CountReserved(Pool* pool, uint64_t bytes);
 void EraseBlock(Region* region, Block* block);
 // Sets g_pools_look if the pool holds more than its threshold.
 void LookAt(const Pool* pool);
-// Some pool may hold more than its threshold. Checked after every wait of the program.
+// True if some pool may hold more than its threshold. Checked after every wait of the program.
 extern std::atomic<bool> g_pools_look;
 // Lets a thread of the agent free the memory that pools hold above their thresholds.
 void ReleaseSoon();
 
-// ---- for contexts.cc and carrier.cc
+// The following is for contexts.cc and carrier.cc.
 
 // After a context on the device has ended: frees the pools' memory there if no context is left to
 // use it. The caller must not hold the mutex.

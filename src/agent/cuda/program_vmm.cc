@@ -361,7 +361,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* out, void* ad
   return real::cuMemRetainAllocationHandle(out, addr);
 }
 
-// For sparse arrays: the list contains handles.
+// Used for sparse arrays. The list contains handles.
 #define STASIS_MAP_ARRAY(suffix)                                               \
   CUresult cuMemMapArrayAsync##suffix(STASIS_P3) {                             \
     Translated list(reinterpret_cast<const ArrayMapInfo*>(a), unsigned(b));    \
@@ -373,7 +373,7 @@ STASIS_MAP_ARRAY()
 STASIS_MAP_ARRAY(_ptsz)
 #undef STASIS_MAP_ARRAY
 
-// The driver's checkpoint of a multicast object hangs for ever.
+// The driver's checkpoint of a multicast object hangs forever.
 CUresult cuMulticastCreate(STASIS_P2) {
   CUresult r = real::cuMulticastCreate(STASIS_A2);
   if (r == CUDA_SUCCESS) NoteBlocker(agent_protocol::kBlockerSharedVmm, "cuMulticastCreate");

@@ -42,8 +42,8 @@ inline void* Address(Index index) {
 // loaded. Takes the loader's lock and no lock of the agent.
 bool Bind();
 
-// Returns the hook for `address`, which a look-up of `name` gave, or `address` itself if there is
-// no hook. Decides by the address, and so works for any name and version.
+// `address` is the result of a look-up of `name`. Returns its hook, or `address` itself if it has
+// none. The hook is found by the address, so this works for any name and version.
 void* Substitute(const char* name, void* address);
 // Returns true if a function with this exported name (or base name) has a hook and reaches device
 // memory.

@@ -59,7 +59,7 @@ Vector<FreeEvent> g_events;
 constexpr size_t kManyEvents = 256;
 uint32_t g_awaiting = 0;  // threads that wait for an event; no event is destroyed meanwhile
 
-// ---- freed blocks; from here to "calls of the program" the caller holds the mutex
+// Freed blocks. The caller of the functions from here to FreeBehind holds the mutex.
 
 void KeepEvent(CUevent event, CUcontext context) {
   const bool many = g_events.size() >= kManyEvents && g_awaiting == 0;
@@ -149,8 +149,6 @@ CUresult FreeBehind(Found found, CUevent event, CUcontext context, uint64_t stre
   LookAt(found.region->pool);
   return CUDA_SUCCESS;
 }
-
-// ---- calls of the program
 
 // Records an event of the stream's context in the stream.
 CUresult Record(const Calls& calls, CUstream stream, CUcontext context, CUevent* out) {

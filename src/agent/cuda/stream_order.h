@@ -8,7 +8,7 @@
 
 namespace stasis::agent {
 
-// ---- the caller holds the mutex
+// The caller of the following functions holds the mutex.
 
 // Completes the frees whose events are reached. Within a stream they are reached in order.
 void ReapFreed();
@@ -22,7 +22,7 @@ void LookAtFreed();
 // Drops the frees and events of a context that has ended, with all its work.
 void ContextEnded(CUcontext context);
 
-// ---- the caller does not hold the mutex
+// The caller of the following functions must not hold the mutex.
 
 // Waits for the oldest free on the device. Returns false if there is none, or after an error.
 bool AwaitFreeOn(CUdevice device);

@@ -75,17 +75,10 @@ constexpr HintRow kHints[] = {
 }  // namespace
 
 std::string_view OpName(Op op) {
-  static constexpr std::string_view kNames[] = {"",
-                                                "start the driver",
-                                                "list the GPUs",
-                                                "ask for the state",
-                                                "ask for the restore thread",
-                                                "lock",
-                                                "checkpoint",
-                                                "restore",
-                                                "unlock",
-                                                "end the session",
-                                                "leave"};
+  static constexpr std::string_view kNames[] = {
+      "",     "start the driver", "list the GPUs", "query the state", "query the restore thread",
+      "lock", "checkpoint",       "restore",       "unlock",          "end the session",
+      "leave"};
   return kNames[static_cast<size_t>(op)];
 }
 

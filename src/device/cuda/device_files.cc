@@ -19,7 +19,7 @@ std::string_view BaseName(std::string_view path) {
   return path.substr(path.rfind('/') + 1);  // npos + 1 == 0
 }
 
-// Matches libcuda.so.1 and libcuda.so.580.159.04, also if deleted since. Excludes the stub for
+// Matches libcuda.so.1 and libcuda.so.580.159.04, even if deleted since. Excludes the stub for
 // linking on machines without a driver: no process can use a GPU through it.
 bool IsDriverLibrary(std::string_view path) {
   return BaseName(path).starts_with("libcuda.so") && path.find("/stubs/") == path.npos;

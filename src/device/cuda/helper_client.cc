@@ -230,7 +230,7 @@ class HelperClient::Helper {
         break;
       }
       waiter->second.reply = reply;
-      // Before the end-of-file that follows.
+      // Note this before the end-of-file that follows arrives.
       left_ |= reply.op == Op::kEnd && reply.outcome == wire::Outcome::kDone;
       changed_.notify_all();
     }

@@ -23,8 +23,8 @@ struct HelperOptions {
   std::string program;  // path of stasis-device-helper
   std::string library;  // driver library; empty: the loader's search
   int inherit_fd = -1;
-  // With both: later commands find the helper in this directory, and it stays for this time without
-  // a client. Otherwise it ends with its client.
+  // If both are set, later commands find the helper in this directory, and it stays for this time
+  // without a client. Otherwise it exits with its client.
   std::string resident_dir;
   std::chrono::milliseconds idle_timeout{0};
   // Time limit for the start of a helper, which calls cuInit.

@@ -18,7 +18,7 @@ const char* WhyInvalid(const Request& r, size_t size) {
   if (const char* why = ipc::WhyNoMessage(r, size, kMagic, kVersion)) return why;
   if (r.id == 0) return "a request without an id";
   if (!Known(r.op)) return "an unknown operation";
-  if (r.pid < 0 || (ActsOnProcess(r.op) && r.pid == 0)) return "an impossible process id";
+  if (r.pid < 0 || (ActsOnProcess(r.op) && r.pid == 0)) return "an invalid process id";
   if (r.pid != 0 && !ActsOnProcess(r.op) && r.op != Op::kGpus) {
     return "a process id where none belongs";
   }
@@ -38,7 +38,7 @@ const char* WhyInvalid(const Reply& r, size_t size) {
     return "an outcome that does not match the driver's result";
   }
   if (r.state < 0 || r.state > stasis::cuda::CU_PROCESS_STATE_FAILED) return "an unknown state";
-  if (r.tid < 0) return "an impossible thread id";
+  if (r.tid < 0) return "an invalid thread id";
   if (r.gpu_count > kMaxGpus) return "too many GPUs";
   bool terminated = IsTerminated(r.cu_name) && IsTerminated(r.cu_text) &&
                     IsTerminated(r.driver.kind) && IsTerminated(r.driver.version) &&

@@ -256,7 +256,7 @@ class Server {
                       {name_ ? name_->fd() : -1, POLLIN, 0}};
       const int ready = TEMP_FAILURE_RETRY(::poll(fds, 3, Limit().PollTimeout()));
       if (ready < 0) KillSelf();
-      // Checked even if clients connect all the time.
+      // This is checked even if clients connect all the time.
       if (Limit().passed()) OnLimit();
       if (fds[2].revents != 0) CheckName();
       // Handle the disconnect before the new connection; one poll may report both.
@@ -266,7 +266,8 @@ class Server {
   }
 
  private:
-  // Not exit(): the driver's destructors would run while threads may be inside the driver.
+  // Does not call exit(): the driver's destructors would run while threads may be inside the
+  // driver.
   [[noreturn]] static void KillSelf() {
     ::kill(::getpid(), SIGKILL);
     ::_exit(1);

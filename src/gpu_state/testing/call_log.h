@@ -18,8 +18,8 @@ namespace stasis::fakes {
 enum class Fault {
   kFail,       // returns an error and changes nothing
   kFailAfter,  // does the work and returns an error
-  kHang,  // returns kDeadlineExceeded, as clients do at a deadline; movers excepted, so do later
-          // calls of the same fake until Unhang()
+  kHang,  // returns kDeadlineExceeded, as clients do at a deadline; later calls of the same fake do
+          // so too until Unhang(), except calls of movers
   kKill,  // a process of the program dies, and the call fails
 };
 
@@ -96,7 +96,7 @@ class CallLog {
   }
 
  private:
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::vector<std::string> calls_;
   std::map<std::string, int> counts_;
   std::map<std::pair<std::string, int>, Fault> faults_;

@@ -33,7 +33,7 @@ class FakeAgentLink final : public agent_client::AgentLink {
       : program_(program), log_(log), process_(process), agent_(*process.agent) {
     Refresh();
   }
-  // As at the end of a real client's connection.
+  // Acts like an agent whose client disconnects.
   ~FakeAgentLink() override {
     std::lock_guard lock(program_.mutex);
     agent_.connected = false;

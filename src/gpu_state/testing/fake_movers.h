@@ -109,7 +109,7 @@ class FakeMover : public dataplane::MoverLink {
                                      const Deadline&) override {
     return Do("Load", [&]() -> Result<dataplane::CopyResult> {
       const uint64_t all = RangeBytes();
-      // Without the lock: `filled` may call FreeBallast.
+      // Runs without the lock, because `filled` may call FreeBallast.
       for (uint64_t loaded = 0; loaded < all;) {
         STASIS_ASSIGN(loaded, options.filled ? options.filled(loaded) : Result<uint64_t>(all));
       }
@@ -140,7 +140,7 @@ class FakeMover : public dataplane::MoverLink {
     std::lock_guard lock(mutex_);
     return !memory_.empty() || ballast_bytes_ != 0;
   }
-  // The descriptor holds the lock of the arena, which no other arena store can open before.
+  // Closes the descriptor, which holds the arena's lock, so that another arena store can open it.
   void DetachArena() {
     std::lock_guard lock(mutex_);
     arena_.Reset();
@@ -214,7 +214,7 @@ class FakeMovers final : public dataplane::MoverPool {
   Result<int> StopIdleMovers(const Deadline&) override {
     return log_.Run("movers", "StopIdle", []() -> Result<int> { return 0; });
   }
-  // As in a command that keeps no arena.
+  // Acts like a command that keeps no arena.
   bool keeps_arenas() const override { return false; }
   void KeepArena(dataplane::Arena) override {}
   std::optional<dataplane::Arena> TakeArena(const dataplane::ArenaKey&) override {
@@ -239,7 +239,7 @@ class FakeMovers final : public dataplane::MoverPool {
 
  private:
   CallLog& log_;
-  mutable std::mutex mutex_;  // guards what follows; locked before a mover's mutex
+  mutable std::mutex mutex_;  // guards the members below; locked before a mover's mutex
   std::map<device::GpuUuid, std::unique_ptr<FakeMover>> movers_;
 };
 

@@ -1,5 +1,5 @@
-// A program for tests: real processes that sleep, so that /proc is real, with GPU state and an
-// agent that are fake.
+// A program for tests: real processes that sleep, so that /proc is real, with fake GPU state and
+// fake agents.
 #pragma once
 
 #include <fcntl.h>
