@@ -21,6 +21,9 @@ namespace {
 constexpr std::chrono::seconds kEndTimeout{10};
 // A store in which a sweep makes no progress for this long is considered hung.
 constexpr std::chrono::seconds kSweepStep{20};
+// Helper processes of a killed command end with it. Another dump of the same name may hold the same
+// lock for longer.
+constexpr std::chrono::seconds kHelpersEnd{5};
 
 }  // namespace
 
@@ -30,7 +33,13 @@ std::string WorkFolder(const Paths& paths, const process::ProcessId& owner) {
 
 Result<std::string> SweepStoreOf(const std::string& image) {
   if (image.empty()) return std::string();
-  const std::string store = std::filesystem::path(image).parent_path().string();
+  const std::filesystem::path path(image);
+  const std::string store = path.parent_path().string();
+  auto await_helpers = [&](const NoteStep&) -> Result<std::string> {
+    STASIS_TRY(store::AwaitPartialsOf(store, path.filename().string()));
+    return std::string();
+  };
+  (void)AskBounded(await_helpers, Deadline::In(kHelpersEnd));  // the sweep skips what is in use
   auto sweep = [&](const NoteStep& note) -> Result<std::string> {
     note("search " + store + " for partial images");
     STASIS_TRY(store::SweepPartials(store, {},

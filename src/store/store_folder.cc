@@ -101,6 +101,20 @@ Result<std::vector<std::string>> SweepPartials(
   return removed;
 }
 
+Status AwaitPartialsOf(const std::string& store, const std::string& image_name) {
+  if (!PathExists(store)) return {};
+  STASIS_ASSIGN(UniqueFd store_fd, OpenFolder(store));
+  STASIS_ASSIGN(auto names, ListDir(store));
+  for (const std::string& name : names) {
+    if (!IsHiddenName(name, kPartial) || !name.starts_with("." + image_name + ".")) continue;
+    auto folder = OpenBeneath(store_fd.get(), name, O_RDONLY | O_DIRECTORY);
+    if (!folder) continue;  // removed meanwhile, or not a folder
+    // A file system without locks has nothing to wait for.
+    (void)TEMP_FAILURE_RETRY(::flock(folder->get(), LOCK_EX));
+  }
+  return {};
+}
+
 Status DeleteImage(const std::string& path,
                    const std::function<Status(std::string_view)>& before_step,
                    const std::function<void()>& removed) {

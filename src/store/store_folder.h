@@ -29,6 +29,11 @@ Result<std::vector<std::string>> SweepPartials(
     const std::string& store, std::string_view purpose = {},
     const std::function<void(const std::string& folder)>& at_work = nullptr);
 
+// Waits until no process holds the lock of a hidden folder of the image. A killed command's helper
+// processes hold these locks until they have ended too. The wait is not limited: this must run
+// inside AskBounded.
+Status AwaitPartialsOf(const std::string& store, const std::string& image_name);
+
 // Hides the image with one rename, then removes it. Returns kInvalidArgument if `path` is not an
 // image (a folder that has a manifest, which may be damaged, and only the parts of an image), and
 // kAborted if the image is being read.
