@@ -69,7 +69,9 @@ using Forwarded =
             STASIS_RAW(GetJob), STASIS_RAW(WaitJob), STASIS_RAW(KillJob), STASIS_RAW(DeleteJob),
             STASIS_RAW(ListCheckpoints), STASIS_RAW(ReadLog), STASIS_RAW(ListImages),
             STASIS_RAW(InspectImage), STASIS_RAW(VerifyImage), STASIS_RAW(DeleteImages),
-            STASIS_RAW(CollectGarbage), STASIS_RAW(ListArenas), STASIS_RAW(ReserveArena),
+            STASIS_RAW(CollectGarbage), STASIS_RAW(PushImage), STASIS_RAW(PullImage),
+            STASIS_RAW(AddRepository), STASIS_RAW(ListRepositories), STASIS_RAW(CheckRepository),
+            STASIS_RAW(RemoveRepository), STASIS_RAW(ListArenas), STASIS_RAW(ReserveArena),
             STASIS_RAW(FreeArenas), STASIS_RAW(CreateKey), STASIS_RAW(ShowKey), STASIS_RAW(JoinKey),
             STASIS_RAW(ListGpus), STASIS_RAW(GpuStep), STASIS_RAW(ListContainers),
             STASIS_RAW(Check)>::Type;
@@ -94,6 +96,8 @@ class Service final : public Forwarded {
   STASIS_OPERATION(Resume)
   STASIS_OPERATION(Dump)
   STASIS_OPERATION(Restore)
+  STASIS_OPERATION(PushImage)
+  STASIS_OPERATION(PullImage)
   grpc::ServerWriteReactor<ByteBuffer>* ReadLog(CallbackServerContext* context,
                                                 const ByteBuffer* request) override {
     return RelayLog(daemon_, identify_, *context, *request);
@@ -112,6 +116,10 @@ class Service final : public Forwarded {
   STASIS_UNARY(VerifyImage)
   STASIS_UNARY(DeleteImages)
   STASIS_UNARY(CollectGarbage)
+  STASIS_UNARY(AddRepository)
+  STASIS_UNARY(ListRepositories)
+  STASIS_UNARY(CheckRepository)
+  STASIS_UNARY(RemoveRepository)
   STASIS_UNARY(ListArenas)
   STASIS_UNARY(ReserveArena)
   STASIS_UNARY(FreeArenas)

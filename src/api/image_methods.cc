@@ -2,7 +2,9 @@
 #include <algorithm>
 
 #include "api/error_message.h"
+#include "api/local_images.h"
 #include "api/methods.h"
+#include "api/remote_images.h"
 #include "api/usage_error.h"
 #include "api/utf8.h"
 #include "base/file.h"
@@ -19,24 +21,6 @@ namespace {
 
 using store::ImageReader;
 using store::Manifest;
-
-Result<std::string> StoreOf(const Call& call, const std::string& asked) {
-  STASIS_TRY(CheckAbsolute("the store", asked));
-  return asked.empty() ? call.paths.images() : asked;
-}
-
-Result<std::string> PathOf(const Call& call, const std::string& store, const std::string& image) {
-  if (image.find('/') != image.npos) STASIS_TRY(CheckAbsolute("the image", image));
-  STASIS_ASSIGN(const std::string folder, StoreOf(call, store));
-  return store::ResolveImage({folder}, image);
-}
-
-// Returns this user's own key, or no value. Ignores an unusable key, because a restore reports why
-// the key is unusable.
-std::optional<store::OriginKey> OwnKey(const Call& call) {
-  auto key = store::FindOriginKey(call.paths);
-  return key ? *key : std::nullopt;
-}
 
 // Describes the image at `path`. Returns false if it was deleted meanwhile.
 bool Summarize(const std::string& path, v1::ListImagesResponse::Image& message) {
@@ -60,6 +44,7 @@ bool Summarize(const std::string& path, v1::ListImagesResponse::Image& message) 
 }  // namespace
 
 Result<v1::ListImagesResponse> ListImages(Call& call, const v1::ListImagesRequest& request) {
+  if (request.has_repository()) return ListImagesOfRepository(call, request);
   STASIS_ASSIGN(const std::string store, StoreOf(call, request.store()));
   STASIS_ASSIGN(auto names, store::ListImages(store));
   v1::ListImagesResponse response;
@@ -81,39 +66,31 @@ Result<v1::ListImagesResponse> ListImages(Call& call, const v1::ListImagesReques
 }
 
 Result<v1::InspectImageResponse> InspectImage(Call& call, const v1::InspectImageRequest& request) {
-  STASIS_ASSIGN(const std::string path, PathOf(call, request.store(), request.image()));
+  if (request.has_repository()) return InspectImageOfRepository(call, request);
+  STASIS_ASSIGN(const std::string path, ImagePath(call, request.store(), request.image()));
   STASIS_ASSIGN(auto reader, ImageReader::Open(path));
-  const auto key = OwnKey(call);
+  const v1::Origin origin = OriginOf(call, *reader);
+  nlohmann::json document = store::InspectJson(*reader);
+  document["origin"] = {
+      {"by", origin.by()}, {"key", origin.key()}, {"repository", origin.repository()}};
   v1::InspectImageResponse response;
-  response.set_document(store::InspectJson(*reader, key ? &*key : nullptr).dump());
+  response.set_document(document.dump());
   return response;
 }
 
 Result<v1::VerifyImageResponse> VerifyImage(Call& call, const v1::VerifyImageRequest& request) {
-  STASIS_ASSIGN(const std::string path, PathOf(call, request.store(), request.image()));
+  if (request.has_repository()) return VerifyImageOfRepository(call, request);
+  STASIS_ASSIGN(const std::string path, ImagePath(call, request.store(), request.image()));
   STASIS_ASSIGN(auto reader, ImageReader::Open(path));
-  auto progress = [&call](uint64_t done, uint64_t total) {
-    if (call.emit) {
-      v1::OperationEvent event;
-      event.mutable_phase_bytes()->set_name("verify");
-      event.mutable_phase_bytes()->set_done(done);
-      event.mutable_phase_bytes()->set_total(total);
-      call.emit(event);
-    }
-    return true;
-  };
-  STASIS_ASSIGN(auto report, reader->Verify(store::VerifyLevel::kFull, progress));
-  const auto key = OwnKey(call);
-  const store::Origin origin = reader->OriginBy(key ? &*key : nullptr);
-  if (origin == store::Origin::kChanged) {
+  STASIS_ASSIGN(auto report, reader->Verify(store::VerifyLevel::kFull, ProgressOf(call, "verify")));
+  const v1::Origin origin = OriginOf(call, *reader);
+  if (origin.by() == store::OriginName(store::Origin::kChanged)) {
     report.findings.push_back({store::kManifestName, "was changed after it was written here"});
   }
   v1::VerifyImageResponse response;
   response.set_path(Utf8(reader->path()));
   response.set_id(reader->manifest().image_id.Hex());
-  response.mutable_origin()->set_by(store::OriginName(origin));
-  const auto key_id = reader->origin_key_id();
-  if (key_id) response.mutable_origin()->set_key(key_id->Hex());
+  *response.mutable_origin() = origin;
   response.set_ok(report.ok());
   for (const store::Finding& finding : report.findings) {
     auto& message = *response.add_findings();
@@ -130,12 +107,13 @@ Result<v1::VerifyImageResponse> VerifyImage(Call& call, const v1::VerifyImageReq
 }
 
 Result<v1::DeleteImagesResponse> DeleteImages(Call& call, const v1::DeleteImagesRequest& request) {
+  if (request.has_repository()) return DeleteImagesOfRepository(call, request);
   STASIS_ASSIGN(const std::string store, StoreOf(call, request.store()));
   // Also removes leftovers of interrupted deletes and dumps.
   STASIS_TRY(store::SweepPartials(store));
   std::vector<std::string> paths;  // find all images before deleting any
   for (const std::string& name : request.images()) {
-    STASIS_ASSIGN(std::string path, PathOf(call, request.store(), name));
+    STASIS_ASSIGN(std::string path, ImagePath(call, request.store(), name));
     paths.push_back(std::move(path));
   }
   v1::DeleteImagesResponse response;
@@ -152,6 +130,7 @@ Result<v1::DeleteImagesResponse> DeleteImages(Call& call, const v1::DeleteImages
 
 Result<v1::CollectGarbageResponse> CollectGarbage(Call& call,
                                                   const v1::CollectGarbageRequest& request) {
+  if (request.has_repository()) return CollectGarbageOfRepository(call, request);
   STASIS_ASSIGN(const std::string store, StoreOf(call, request.store()));
   v1::CollectGarbageResponse response;
   if (!PathExists(store)) return response;

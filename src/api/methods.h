@@ -40,6 +40,18 @@ Result<v1::VerifyImageResponse> VerifyImage(Call& call, const v1::VerifyImageReq
 Result<v1::DeleteImagesResponse> DeleteImages(Call& call, const v1::DeleteImagesRequest& request);
 Result<v1::CollectGarbageResponse> CollectGarbage(Call& call,
                                                   const v1::CollectGarbageRequest& request);
+// Push and pull emit progress as phase_bytes.
+Result<v1::OperationEvent> PushImage(Call& call, const v1::PushImageRequest& request);
+Result<v1::OperationEvent> PullImage(Call& call, const v1::PullImageRequest& request);
+Result<v1::AddRepositoryResponse> AddRepository(Call& call,
+                                                const v1::AddRepositoryRequest& request);
+Result<v1::ListRepositoriesResponse> ListRepositories(Call& call,
+                                                      const v1::ListRepositoriesRequest& request);
+// A step that fails is reported in the answer.
+Result<v1::CheckRepositoryResponse> CheckRepository(Call& call,
+                                                    const v1::CheckRepositoryRequest& request);
+Result<v1::RemoveRepositoryResponse> RemoveRepository(Call& call,
+                                                      const v1::RemoveRepositoryRequest& request);
 Result<v1::ListArenasResponse> ListArenas(Call& call, const v1::ListArenasRequest& request);
 Result<v1::ReserveArenaResponse> ReserveArena(Call& call, const v1::ReserveArenaRequest& request);
 Result<v1::FreeArenasResponse> FreeArenas(Call& call, const v1::FreeArenasRequest& request);

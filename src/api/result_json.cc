@@ -18,6 +18,16 @@ nlohmann::json List(const google::protobuf::RepeatedPtrField<std::string>& texts
   return list;
 }
 
+nlohmann::json TransferOf(const v1::OperationResult& result) {
+  if (!result.has_transfer()) return nullptr;
+  const v1::Transfer& t = result.transfer();
+  return {{"repository", t.repository()},       {"location", t.location()},
+          {"name", t.name()},                   {"moved_bytes", t.moved_bytes()},
+          {"known_bytes", t.known_bytes()},     {"sent_bytes", t.sent_bytes()},
+          {"received_bytes", t.received_bytes()}, {"requests", t.requests()},
+          {"retries", t.retries()},             {"repairs", t.repairs()}};
+}
+
 }  // namespace
 
 nlohmann::json ResultJson(const v1::OperationResult& result) {
@@ -72,6 +82,7 @@ nlohmann::json ResultJson(const v1::OperationResult& result) {
           {"phases", phases},
           {"total_s", result.total_s()},
           {"pause_s", result.pause_s()},
+          {"transfer", TransferOf(result)},
           {"notes", List(result.notes())},
           {"planned_phases", List(result.planned_phases())}};
 }

@@ -9,6 +9,7 @@
 
 #include "base/secret.h"
 #include "criu/credentials.h"
+#include "repository/pulled_origin.h"
 #include "store/image_report.h"
 #include "store/manifest_check.h"
 #include "store/origin.h"
@@ -53,6 +54,18 @@ Status CheckOrigin(const store::ImageReader& image, const Caller& caller, const 
   struct stat st;
   if (::fstat(image.dir_fd(), &st) != 0) return FailErrno(errno, "stat " + image.path());
   std::string why;
+  STASIS_ASSIGN(const auto known, repository::PulledOrigins(paths));
+  for (const auto& pulled : known) {
+    if (image.OriginBy(&pulled.key) != store::Origin::kOwn) continue;
+    if (pulled.trusted) return {};
+    return Distrusted(
+        fmt::format("image {} was pulled from repository {}, whose images are not trusted; {}",
+                    image.path(), pulled.repository, ClaimedOrigin(image.manifest())),
+        fmt::format("an image may contain any program, which a restore runs as user {}. If you "
+                    "trust all who can write to that repository, add it with --trust; for this "
+                    "image alone, restore it with --trust-image (docs/security.md)",
+                    caller.uid));
+  }
   if (origin == store::Origin::kChanged) {
     why = "its manifest was changed after it was written here (its origin MAC is wrong)";
   } else if (origin == store::Origin::kUnknown) {

@@ -136,6 +136,11 @@ std::string AccountText(const OperationResult& result) {
     text += StoredText(result);
   }
   if (result.device_bytes() > 0 && !result.phases().empty()) text += CarriedText(result);
+  if (result.has_transfer()) {
+    const v1::Transfer& t = result.transfer();
+    text += fmt::format("  pushed to {}/{}: {} sent, {} were in the repository\n", t.repository(),
+                        t.name(), FormatBytes(t.moved_bytes()), FormatBytes(t.known_bytes()));
+  }
   if (!abi::IsHardware(result.driver()) && !result.phases().empty()) {
     text += "  run on the software GPU: the times say nothing about a real GPU\n";
   }

@@ -39,6 +39,7 @@ constexpr VerbRow kVerbs[] = {
     {RegisterDump},
     {RegisterRestore},
     {RegisterImage},
+    {RegisterRepo},
     {RegisterKey},
     {RegisterArena},
     {RegisterGpu},

@@ -46,6 +46,7 @@ using Register = void (*)(App app, const std::function<void(Action)>& select);
 
 void RegisterVersion(App app, const std::function<void(Action)>& select);
 void RegisterArena(App app, const std::function<void(Action)>& select);
+void RegisterRepo(App app, const std::function<void(Action)>& select);
 void RegisterKey(App app, const std::function<void(Action)>& select);
 void RegisterGpu(App app, const std::function<void(Action)>& select);
 void RegisterImage(App app, const std::function<void(Action)>& select);

@@ -1,7 +1,12 @@
+#include <fmt/format.h>
+
 #include <memory>
 
+#include "api/methods.h"
+#include "api/repository_choice.h"
 #include "base/file.h"
 #include "cli/operation.h"
+#include "cli/transfer.h"
 
 namespace stasis::cli {
 namespace {
@@ -14,10 +19,71 @@ struct DumpOptions {
   bool full = false;
   bool assume_unshared = false;
   std::string compress;
+  std::string to;
+  bool plain = false;
+  bool keep_local = false;
   PlaceFlags places;
   CommonOptions common;
   CriuFlags criu;
 };
+
+Result<v1::RepositoryChoice> DestinationOf(const DumpOptions& options) {
+  RepositoryFlags flags;
+  flags.name = options.to;
+  flags.plain = options.plain;
+  return flags.ToMessage();
+}
+
+// Copies the image of a dump to the repository, and deletes it here unless it is to be kept.
+Result<v1::OperationResult> PushDumped(const Globals& globals, const DumpOptions& options,
+                                       const v1::RepositoryChoice& repository,
+                                       v1::OperationResult dumped) {
+  v1::PushImageRequest request;
+  request.set_image(dumped.image());
+  *request.mutable_repository() = repository;
+  auto pushed = PushImage(globals, request);
+  if (!pushed) {
+    Error error = std::move(pushed).error();
+    error.message = fmt::format("the image {} is complete here, but was not copied: {}",
+                                dumped.image(), error.message);
+    error.hint = fmt::format("`stasis image push {} -R {}` tries again", dumped.image(), options.to);
+    return Fail(std::move(error));
+  }
+  *dumped.mutable_transfer() = pushed->transfer();
+  for (const std::string& note : pushed->notes()) dumped.add_notes(note);
+  if (options.keep_local) return dumped;
+  STASIS_ASSIGN(api::Call call, OpenCall(globals));
+  v1::DeleteImagesRequest removal;
+  removal.add_images(dumped.image());
+  if (auto deleted = api::DeleteImages(call, removal); !deleted) {
+    dumped.add_notes("the local copy could not be deleted: " + deleted.error().ToString());
+  } else {
+    dumped.set_image(dumped.transfer().repository() + "/" + dumped.transfer().name());
+  }
+  return dumped;
+}
+
+Outcome RunDump(const Globals& globals, const DumpOptions& options,
+                const v1::DumpRequest& request) {
+  v1::RepositoryChoice repository;
+  if (options.to.empty()) {
+    if (options.plain || options.keep_local) {
+      return FailUsage("--plain and --keep-local need --to REPO");
+    }
+  } else {
+    STASIS_ASSIGN(repository, DestinationOf(options));
+    STASIS_ASSIGN(api::Call call, OpenCall(globals));
+    // Before anything is done to the program.
+    STASIS_TRY(api::CheckPushable(call, repository, request.target(), request.name()));
+  }
+  return RunOperation(
+      globals,
+      [&](api::Client& client, const api::OnEvent& on_event) -> Result<v1::OperationResult> {
+        STASIS_ASSIGN(auto dumped, client.Dump(request, on_event));
+        if (options.to.empty() || request.options().dry_run()) return dumped;
+        return PushDumped(globals, options, repository, std::move(dumped));
+      });
+}
 
 }  // namespace
 
@@ -38,6 +104,13 @@ void RegisterDump(App app, const std::function<void(Action)>& select) {
                    "Compression: none, lz4, zstd, or auto (only if the storage is slower; default: "
                    "dump.compress of the configuration, or none)")
       ->option_text("HOW");
+  verb->add_option("--to", options->to,
+                   "Copy the image to this repository (a name, s3://BUCKET/PREFIX or a folder), and "
+                   "delete it here")
+      ->option_text("REPO");
+  verb->add_flag("--keep-local", options->keep_local, "With --to: do not delete the image here");
+  verb->add_flag("--plain", options->plain,
+                 "With --to and a location: the repository there is not encrypted");
   options->places.AddTo(verb);
   options->common.AddTo(verb);
   options->criu.AddTo(verb);
@@ -56,9 +129,7 @@ void RegisterDump(App app, const std::function<void(Action)>& select) {
       request.set_assume_unshared(options->assume_unshared);
       request.set_compress(options->compress);
       *request.mutable_criu() = options->criu.ToMessage();
-      return RunOperation(globals, [&](api::Client& client, const api::OnEvent& on_event) {
-        return client.Dump(request, on_event);
-      });
+      return RunDump(globals, *options, request);
     });
   });
 }

@@ -1,5 +1,5 @@
 #include <fmt/format.h>
-#include <unistd.h>
+#include <time.h>
 
 #include <algorithm>
 #include <functional>
@@ -7,11 +7,11 @@
 
 #include "api/error_message.h"
 #include "api/methods.h"
-#include "base/deadline.h"
 #include "base/file.h"
 #include "cli/message_json.h"
 #include "cli/operation.h"
 #include "cli/table.h"
+#include "cli/transfer.h"
 
 namespace stasis::cli {
 namespace {
@@ -21,9 +21,43 @@ using nlohmann::json;
 struct ImageOptions {
   std::string folder;  // -d
   std::vector<std::string> images;
+  RepositoryFlags repository;  // -R
+  std::string name;            // of a copy
+  std::string compress;
+  std::string not_before;
 
   std::string store() const { return folder.empty() ? "" : AbsolutePath(folder); }
 };
+
+// Sets the store and the repository of a request.
+template <class Request>
+Status SetPlace(const ImageOptions& options, Request& request) {
+  request.set_store(options.store());
+  if (options.repository.name.empty()) {
+    if (!options.repository.plain) return {};
+    return FailUsage("--plain is for a repository: name it with -R");
+  }
+  if (!options.folder.empty()) return FailUsage("-d names a local store, and -R a repository");
+  STASIS_ASSIGN(*request.mutable_repository(), options.repository.ToMessage());
+  return {};
+}
+
+// Returns the image as the request needs it. Images of a repository have names only.
+std::string ImageOf(const ImageOptions& options, const std::string& image) {
+  return options.repository.name.empty() ? api::AbsoluteImage(image) : image;
+}
+
+// Parses "2026-11-26" or "2026-11-26T10:00:00Z", in UTC.
+Result<int64_t> ParseTime(const std::string& text) {
+  tm parts{};
+  for (const char* format : {"%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d"}) {
+    parts = {};
+    const char* end = ::strptime(text.c_str(), format, &parts);
+    if (end != nullptr && *end == '\0') return ::timegm(&parts);
+  }
+  return FailUsage(fmt::format("\"{}\" is not a time", text.substr(0, 80)),
+                   "write it in UTC, as in 2026-11-26 or 2026-11-26T10:00:00Z");
+}
 
 // Shortens a name, which another user's program may have chosen, and replaces control characters.
 std::string OneLine(std::string text, size_t most = 200) {
@@ -47,20 +81,9 @@ std::string CommandLine(const Words& words, size_t most) {
   return OneLine(line, most);
 }
 
-std::function<void(const google::protobuf::MessageLite&)> ReadProgress(const Globals& globals) {
-  if (globals.quiet || !::isatty(STDERR_FILENO)) return nullptr;
-  return [watch = Stopwatch()](const google::protobuf::MessageLite& message) {
-    const auto& bytes = static_cast<const v1::OperationEvent&>(message).phase_bytes();
-    const bool ended = bytes.done() == bytes.total();
-    PrintStderr("\r\033[K" + (ended
-                                  ? std::string()
-                                  : FormatProgress(bytes.done(), bytes.total(), watch.Seconds())));
-  };
-}
-
 Outcome List(const ImageOptions& options, api::Call& call, const Globals& globals) {
   v1::ListImagesRequest request;
-  request.set_store(options.store());
+  STASIS_TRY(SetPlace(options, request));
   STASIS_ASSIGN(const auto response, api::ListImages(call, request));
   std::vector<std::vector<std::string>> rows = {
       {"IMAGE", "CREATED", "JOB", "SIZE", "ADDED", "GPU MEMORY", "COMMAND"}};
@@ -83,8 +106,9 @@ Outcome List(const ImageOptions& options, api::Call& call, const Globals& global
   return 0;
 }
 
-std::string OriginText(const std::string& by) {
+std::string OriginText(const std::string& by, const std::string& repository) {
   if (by == "own") return "this installation";
+  if (by == "pulled") return "pulled from repository " + repository;
   if (by == "changed") return "this installation, but the manifest was changed later";
   if (by == "other") return "another installation (a restore needs --trust-image)";
   return "unknown: no MAC (a restore needs --trust-image)";
@@ -107,7 +131,7 @@ std::string InspectText(const json& image) {
   line("format", image["format"].dump());
   line("created", fmt::format("{} on {}, Linux {} {}", image["created"].get<std::string>(),
                               Dash(host["name"]), Dash(host["kernel"]), Dash(host["machine"])));
-  line("origin", OriginText(image["origin"]["by"].get<std::string>()));
+  line("origin", OriginText(image["origin"]["by"], image["origin"]["repository"]));
   line("by", fmt::format("Stasis {}, CRIU {}", Dash(software["stasis"]), Dash(software["criu"])));
   if (software["driver_kind"] != "") {
     line("driver", Dash(software["driver_kind"]) + " " + Dash(software["driver"]));
@@ -160,8 +184,8 @@ std::string InspectText(const json& image) {
 
 Outcome Inspect(const ImageOptions& options, api::Call& call, const Globals& globals) {
   v1::InspectImageRequest request;
-  request.set_store(options.store());
-  request.set_image(api::AbsoluteImage(options.images[0]));
+  STASIS_TRY(SetPlace(options, request));
+  request.set_image(ImageOf(options, options.images[0]));
   STASIS_ASSIGN(const auto response, api::InspectImage(call, request));
   const json document = json::parse(response.document());
   PrintResult(globals, InspectText(document), document);
@@ -170,9 +194,16 @@ Outcome Inspect(const ImageOptions& options, api::Call& call, const Globals& glo
 
 Outcome Verify(const ImageOptions& options, api::Call& call, const Globals& globals) {
   v1::VerifyImageRequest request;
-  request.set_store(options.store());
-  request.set_image(api::AbsoluteImage(options.images[0]));
-  call.emit = ReadProgress(globals);
+  STASIS_TRY(SetPlace(options, request));
+  request.set_image(ImageOf(options, options.images[0]));
+  if (!options.not_before.empty()) {
+    if (options.repository.name.empty()) {
+      return FailUsage("--not-before is for an image in a repository");
+    }
+    STASIS_ASSIGN(const int64_t time, ParseTime(options.not_before));
+    request.set_not_before_unix_s(time);
+  }
+  call.emit = BytesProgress(globals);
   STASIS_ASSIGN(const auto response, api::VerifyImage(call, request));
   std::string text;
   for (const auto& finding : response.findings()) {
@@ -183,10 +214,12 @@ Outcome Verify(const ImageOptions& options, api::Call& call, const Globals& glob
       found == 0 ? "whole" : fmt::format("damaged, {} finding{}", found, found == 1 ? "" : "s");
   const double rate =
       response.seconds() > 0 ? static_cast<double>(response.bytes()) / response.seconds() : 0;
-  text += fmt::format("{}: {}, {} files, {} read in {:.2f} s ({}/s)\n", response.path(), verdict,
-                      response.files(), FormatBytes(response.bytes()), response.seconds(),
+  text += fmt::format("{}: {}, {} {}, {} read in {:.2f} s ({}/s)\n", response.path(), verdict,
+                      response.files(), options.repository.name.empty() ? "files" : "packs", FormatBytes(response.bytes()), response.seconds(),
                       FormatBytes(static_cast<uint64_t>(rate)));
-  text += "origin: " + OriginText(response.origin().by()) + "\n";
+  if (options.repository.name.empty()) {
+    text += "origin: " + OriginText(response.origin().by(), response.origin().repository()) + "\n";
+  }
   json document = MessageJson(response);
   document.erase("error");
   PrintResult(globals, text, document);
@@ -200,8 +233,8 @@ Outcome Verify(const ImageOptions& options, api::Call& call, const Globals& glob
 
 Outcome Delete(const ImageOptions& options, api::Call& call, const Globals& globals) {
   v1::DeleteImagesRequest request;
-  request.set_store(options.store());
-  for (const std::string& image : options.images) request.add_images(api::AbsoluteImage(image));
+  STASIS_TRY(SetPlace(options, request));
+  for (const std::string& image : options.images) request.add_images(ImageOf(options, image));
   STASIS_ASSIGN(const auto response, api::DeleteImages(call, request));
   std::string text;
   for (const std::string& path : response.deleted()) text += "deleted " + path + "\n";
@@ -211,13 +244,20 @@ Outcome Delete(const ImageOptions& options, api::Call& call, const Globals& glob
 
 Outcome Gc(const ImageOptions& options, api::Call& call, const Globals& globals) {
   v1::CollectGarbageRequest request;
-  request.set_store(options.store());
+  STASIS_TRY(SetPlace(options, request));
   STASIS_ASSIGN(const auto response, api::CollectGarbage(call, request));
   std::string text;
   for (const std::string& name : response.removed()) text += "removed " + OneLine(name) + "\n";
   for (const auto& skipped : response.left_alone()) {
     text +=
         fmt::format("skipped {}: {}\n", OneLine(skipped.path(), 4096), OneLine(skipped.why(), 500));
+  }
+  if (request.has_repository()) {
+    text += fmt::format("{} images, {} pushes in progress; deleted {} packs, {}\n",
+                        response.images(), response.pushes(), response.packs(),
+                        FormatBytes(response.freed_bytes()));
+    PrintResult(globals, text, MessageJson(response));
+    return 0;
   }
   text +=
       fmt::format("{} images, {} packs; freed {} in {} units\n", response.images(),
@@ -227,6 +267,29 @@ Outcome Gc(const ImageOptions& options, api::Call& call, const Globals& globals)
                         FormatBytes(response.unused_bytes()));
   }
   PrintResult(globals, text, MessageJson(response));
+  return 0;
+}
+
+Outcome Push(const ImageOptions& options, api::Call&, const Globals& globals) {
+  v1::PushImageRequest request;
+  request.set_store(options.store());
+  request.set_image(api::AbsoluteImage(options.images[0]));
+  STASIS_ASSIGN(*request.mutable_repository(), options.repository.ToMessage());
+  request.set_name(options.name);
+  request.set_compress(options.compress);
+  STASIS_ASSIGN(const auto result, PushImage(globals, request));
+  PrintResult(globals, TransferText(result), TransferJson(result));
+  return 0;
+}
+
+Outcome Pull(const ImageOptions& options, api::Call&, const Globals& globals) {
+  v1::PullImageRequest request;
+  request.set_store(options.store());
+  request.set_image(options.images[0]);
+  STASIS_ASSIGN(*request.mutable_repository(), options.repository.ToMessage());
+  request.set_name(options.name);
+  STASIS_ASSIGN(const auto result, PullImage(globals, request));
+  PrintResult(globals, TransferText(result), TransferJson(result));
   return 0;
 }
 
@@ -244,12 +307,31 @@ constexpr ImageVerb kImageVerbs[] = {
     {"verify", "Read every byte of an image and compare it with the checksums", Verify, 1, 1},
     {"delete", "Delete images", Delete, 1, 1000},
     {"gc", "Free the space that no image needs", Gc, 0, 0},
+    {"push", "Copy an image to a repository; only what it lacks is sent", Push, 1, 1},
+    {"pull", "Copy an image from a repository; only what is not here is fetched", Pull, 1, 1},
 };
+
+void AddOptionsOf(const ImageVerb& row, ImageOptions& options, App sub) {
+  if (row.run == Push || row.run == Pull) {
+    options.repository.AddLimitTo(sub);
+    sub.add_option("--name", options.name, "Name of the copy (default: the same)");
+  }
+  if (row.run == Push) {
+    sub.add_option("--compress", options.compress, "Compression: none, lz4 or zstd (default: none)")
+        ->option_text("HOW");
+  }
+  if (row.run == Verify) {
+    sub.add_option("--not-before", options.not_before,
+                   "With -R: report an image that was pushed earlier, because the storage may have "
+                   "brought back an old one. UTC, as in 2026-11-26T10:00:00Z")
+        ->option_text("TIME");
+  }
+}
 
 }  // namespace
 
 void RegisterImage(App app, const std::function<void(Action)>& select) {
-  auto verb = app.add_subcommand("image", "List, inspect, verify and delete images");
+  auto verb = app.add_subcommand("image", "List, inspect, verify, copy and delete images");
   verb->require_subcommand(1);
   for (const ImageVerb& row : kImageVerbs) {
     auto options = std::make_shared<ImageOptions>();
@@ -257,8 +339,10 @@ void RegisterImage(App app, const std::function<void(Action)>& select) {
     sub->add_option("-d,--dir", options->folder,
                     "The store: a folder of images (default: folders.images)")
         ->option_text("DIR");
+    options->repository.AddTo(sub);
+    AddOptionsOf(row, *options, sub);
     if (row.max_images > 0) {
-      sub->add_option("IMAGE", options->images, "A path, or a name in the store")
+      sub->add_option("IMAGE", options->images, "A path, or a name in the store or repository")
           ->required()
           ->expected(row.min_images, row.max_images);
     }

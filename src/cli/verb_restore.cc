@@ -1,7 +1,10 @@
+#include <fmt/format.h>
+
 #include <memory>
 
 #include "base/file.h"
 #include "cli/operation.h"
+#include "cli/transfer.h"
 
 namespace stasis::cli {
 namespace {
@@ -37,6 +40,26 @@ v1::RestoreRequest RequestOf(const RestoreOptions& options) {
   return request;
 }
 
+// If the source is REPO/NAME, pulls the image and replaces the source by the local copy, which stays.
+Status Localize(const Globals& globals, RestoreOptions& options) {
+  STASIS_ASSIGN(const api::Call call, OpenCall(globals));
+  STASIS_ASSIGN(const auto remote, ParseRemoteImage(call, options.source));
+  if (!remote) return {};
+  if (options.common.dry_run) {
+    return FailUsage("--dry-run needs an image on this machine",
+                     fmt::format("`stasis image pull {} -R {}` copies it", remote->name,
+                                 remote->repository));
+  }
+  v1::PullImageRequest request;
+  request.set_image(remote->name);
+  request.mutable_repository()->set_name(remote->repository);
+  request.set_reuse(true);
+  STASIS_ASSIGN(const auto pulled, PullImage(globals, request));
+  if (!globals.quiet) PrintStderr(TransferText(pulled));
+  options.source = pulled.image();
+  return {};
+}
+
 // Sets `job` to the restored job.
 Outcome RunRestore(const Globals& globals, const v1::RestoreRequest& request, std::string& job) {
   return RunOperation(
@@ -68,7 +91,7 @@ void RegisterRestore(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<RestoreOptions>();
   auto verb = app.add_subcommand("restore", "Restore a program from an image");
   options->words.AddTo(verb, "TARGET|IMAGE",
-                       "A job (its latest image), the path or name of an image, or a container: "
+                       "A job (its latest image), the path or name of an image, REPO/IMAGE, or a container: "
                        "podman:NAME, containerd:[NAMESPACE/]IMAGE, runc:ID");
   verb->add_option("--job", options->job,
                    "Name of the restored job or container (default: its previous name)");
@@ -95,6 +118,7 @@ void RegisterRestore(App app, const std::function<void(Action)>& select) {
   verb->callback([=] {
     select([=](const Globals& globals) -> Outcome {
       STASIS_ASSIGN(options->source, options->words.Name());
+      STASIS_TRY(Localize(globals, *options));
       if (options->attach) return RunAttached(globals, *options);
       std::string job;
       return RunRestore(globals, RequestOf(*options), job);

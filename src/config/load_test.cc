@@ -169,6 +169,7 @@ TEST_F(LoadTest, EveryVariableReachesItsSetting) {
       {Kind::kSeconds, {"77", "77"}},    {Kind::kSize, {"32MiB", "32MiB"}},
       {Kind::kSwitch, {"1", "true"}},    {Kind::kAddress, {"[::1]:7070", "[::1]:7070"}},
       {Kind::kCount, {"7", "7"}},        {Kind::kCommand, {"get key | cat", "get key | cat"}},
+      {Kind::kRepository, {"s3://bucket", "s3://bucket"}},
   };
   for (const Row& row : Rows()) {
     // For a choice, takes the last word, which is never the default.

@@ -30,6 +30,8 @@ struct Settings {
   std::string key_file;
   std::string key_command;  // for /bin/sh
 
+  std::string default_repository;  // name or location; empty for none
+
   // Limits per user; 0 means no limit.
   uint64_t most_jobs{};  // includes ended jobs
   uint64_t most_arena_bytes{};

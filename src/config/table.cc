@@ -49,6 +49,9 @@ constexpr Row kRows[] = {
      "Where CRIU's plugin saves GPU data: embedded in CRIU's image folder, or in the store, to "
      "which "
      "CRIU's image folder then has a reference"},
+    {"repository.default", Kind::kRepository, &Settings::default_repository, "", 0, 0, "",
+     "STASIS_REPOSITORY", "none",
+     "The repository of `image push`, `image pull` and `repo check` without -R: docs/repositories.md"},
     {"keys.file", Kind::kFile, &Settings::key_file, "", 0, 0, "", "STASIS_KEY_FILE",
      "the credential stasis-key of systemd, else stasis-key in the state folder",
      "The master key of encrypted repositories; no other user may have access to the file"},
@@ -151,7 +154,8 @@ bool HasControlCharacter(const std::string& text) {
   return std::any_of(text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 127; });
 }
 
-Result<std::string> ParseCommand(const Row& row, const Raw& raw) {
+// Of any text in one line.
+Result<std::string> ParseLine(const Row& row, const Raw& raw) {
   const auto* text = std::get_if<std::string>(&raw);
   if (text == nullptr || text->size() > kLongest || HasControlCharacter(*text)) {
     return Wrong(row, raw);
@@ -281,6 +285,8 @@ std::string Expected(const Row& row) {
       return "true or false";
     case Kind::kCommand:
       return "a command line of /bin/sh";
+    case Kind::kRepository:
+      return "the name of a repository, or its location";
     case Kind::kAddress:
       return "HOST:PORT";
     case Kind::kChoice:
@@ -312,9 +318,9 @@ Status Set(const Row& row, const Raw& raw, From from, Settings& settings) {
       STASIS_ASSIGN(settings.*std::get<bool Settings::*>(row.member), ParseSwitch(row, raw, from));
       return {};
     }
+    case Kind::kRepository:
     case Kind::kCommand: {
-      STASIS_ASSIGN(settings.*std::get<std::string Settings::*>(row.member),
-                    ParseCommand(row, raw));
+      STASIS_ASSIGN(settings.*std::get<std::string Settings::*>(row.member), ParseLine(row, raw));
       return {};
     }
     case Kind::kAddress: {

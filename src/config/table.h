@@ -20,7 +20,8 @@ enum class Kind : uint8_t {
   kCount,    // an integer
   kSwitch,   // true or false
   kChoice,   // one word of a list
-  kCommand,  // a line for /bin/sh
+  kCommand,     // a line for /bin/sh
+  kRepository,  // a name or a location
   kAddress,  // HOST:PORT; an IPv6 address in brackets
 };
 

@@ -9,6 +9,7 @@
 #include "base/secret.h"
 #include "checkpoint/agent_files.h"
 #include "criu/terminals.h"
+#include "repository/pulled_origin.h"
 #include "store/manifest_codec.h"
 #include "store/origin.h"
 #include "store/user_limit.h"
@@ -138,7 +139,7 @@ Result<store::UnitNames> ImageTasks::Names() {
 
 Result<store::WriteOptions> ImageTasks::WriterOptions(uint32_t uid) const {
   store::WriteOptions how;
-  STASIS_ASSIGN(how.origin, store::OriginKeyOf(context_.services.paths));
+  STASIS_ASSIGN(how.origins, repository::WrittenHere(context_.services.paths));
   how.compression = context_.dump.compression;
   how.packs.bytes = context_.services.settings.pack_bytes;
   how.share = !context_.dump.full;

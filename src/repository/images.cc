@@ -11,6 +11,7 @@
 #include "repository/image_places.h"
 #include "repository/unit_fetch.h"
 #include "store/image_folder.h"
+#include "store/image_report.h"
 
 namespace stasis::repository {
 
@@ -157,13 +158,16 @@ Result<std::vector<ImageSummary>> ListImages(const Repository& repository,
       continue;
     }
     const store::Manifest& manifest = record->manifest;
+    image.id = manifest.image_id;
     image.created_unix_ns = manifest.created_unix_ns;
     image.pushed_unix_ns = record->pushed_unix_ns;
     image.job = manifest.job.id;
+    image.command = manifest.job.argv;
     image.host = manifest.host.name;
     for (const Sequence& sequence : SequencesOf(manifest)) {
       if (sequence.kind != Sequence::Kind::kFile) image.memory_bytes += sequence.size_bytes;
     }
+    image.device_bytes = store::DeviceBytes(manifest);
     image.packs = record->packs.size();
   }
   return images;

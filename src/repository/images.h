@@ -17,11 +17,14 @@ struct ImageSummary {
   std::string name;
   // Set if the record cannot be read; the other fields are then empty.
   std::optional<Error> error;
+  Id128 id;
   int64_t created_unix_ns = 0;  // the dump
   int64_t pushed_unix_ns = 0;
   std::string job;
+  std::vector<std::string> command;
   std::string host;
   uint64_t memory_bytes = 0;  // of the program, with zero units
+  uint64_t device_bytes = 0;  // of GPU memory
   uint64_t packs = 0;
 };
 

@@ -23,6 +23,13 @@ constexpr size_t kMaxImages = 128;  // their folders are kept open
 // Packs of other users are never shared.
 bool IsOurs(const struct stat& st) { return st.st_uid == ::geteuid(); }
 
+// Returns whether the image was written with one of the keys, or any key if there are none.
+bool IsByOne(const ImageReader& image, const std::vector<OriginKey>& origins) {
+  return origins.empty() || std::any_of(origins.begin(), origins.end(), [&](const OriginKey& key) {
+           return image.OriginBy(&key) == Origin::kOwn;
+         });
+}
+
 }  // namespace
 
 Result<EarlierImages> EarlierImages::Look(const std::string& store, const EarlierQuery& query) {
@@ -55,7 +62,7 @@ Result<EarlierImages> EarlierImages::Look(const std::string& store, const Earlie
         manifest.unit_naming->key_id != query.key_id) {
       continue;
     }
-    if (query.origin && (*reader)->OriginBy(&*query.origin) != Origin::kOwn) continue;
+    if (!IsByOne(**reader, query.origins)) continue;
     UniqueFd folder(::fcntl((*reader)->dir_fd(), F_DUPFD_CLOEXEC, 0));
     if (!folder) break;  // the images found so far are enough
     bool is_this_jobs = !query.job_id.empty() && manifest.job.id == query.job_id;

@@ -34,7 +34,7 @@ json Texts(const std::vector<std::string>& texts) { return ListOf(texts, Text); 
 
 json OriginJson(const ImageReader& image, const OriginKey* key) {
   const auto id = image.origin_key_id();
-  return {{"by", OriginName(image.OriginBy(key))}, {"key", id ? id->Hex() : ""}};
+  return {{"by", OriginName(image.OriginBy(key))}, {"key", id ? id->Hex() : ""}, {"repository", ""}};
 }
 
 uint64_t DeviceZeroBytes(const Manifest& manifest) {
@@ -135,7 +135,12 @@ uint64_t DeviceBytes(const Manifest& manifest) {
 const char* OriginName(Origin origin) { return kOrigins[static_cast<size_t>(origin)]; }
 
 json InspectJson(const ImageReader& image, const OriginKey* key) {
-  const Manifest& m = image.manifest();
+  json document = InspectJson(image.manifest(), image.path());
+  document["origin"] = OriginJson(image, key);
+  return document;
+}
+
+json InspectJson(const Manifest& m, const std::string& path) {
   json criu = {{"tcp", Text(m.criu.tcp)},
                {"file_locks", m.criu.file_locks},
                {"link_remap", m.criu.link_remap},
@@ -146,10 +151,10 @@ json InspectJson(const ImageReader& image, const OriginKey* key) {
             {"size_bytes", file.size_bytes},
             {"build_id", HexOfBytes(file.build_id)}};
   });
-  return {{"path", Text(image.path())},
+  return {{"path", Text(path)},
           {"id", m.image_id.Hex()},
           {"format", kFormatVersion},
-          {"origin", OriginJson(image, key)},
+          {"origin", {{"by", OriginName(Origin::kUnknown)}, {"key", ""}, {"repository", ""}}},
           {"created", Utc(m.created_unix_ns)},
           {"created_unix_ns", m.created_unix_ns},
           {"host",

@@ -116,9 +116,11 @@ TEST_F(SharedUnitsTest, OnlyImagesOfThisInstallationShare) {
   };
   dump("unknown", std::nullopt);
   dump("other", other);
-  options.origin = own;
+  options.origins = {own};
   EXPECT_EQ(dump("first", own), kBlocks * kBlock);
   EXPECT_EQ(dump("second", own), 0u);
+  options.origins = {OriginKey(BlockSecret{3}), other};
+  EXPECT_EQ(dump("third", own), 0u) << "one of several keys is enough";
 }
 
 // A copied image has packs with the same ids in other files.

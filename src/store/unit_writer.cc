@@ -45,7 +45,7 @@ Result<std::unique_ptr<UnitWriter>> UnitWriter::Begin(ImageWriter& writer, const
   std::unique_ptr<UnitWriter> unit_writer(new UnitWriter(writer, options, unit_bytes, units));
   unit_writer->out_.naming = {kUnitNameFunction, names.key().id()};
   if (options.share) {
-    const EarlierQuery query{names.key().id(), options.job_id, options.uid, options.origin};
+    const EarlierQuery query{names.key().id(), options.job_id, options.uid, options.origins};
     STASIS_ASSIGN(unit_writer->earlier_,
                   EarlierUnits::Look(writer.store(), query, unit_bytes, enough));
     unit_writer->out_.notes = unit_writer->earlier_.notes();

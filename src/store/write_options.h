@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +25,8 @@ struct WriteOptions {
   bool share = true;                // false: every unit is written, even if an earlier image has it
   std::string job_id;               // images of this job are searched first
   uint32_t uid = 0;                 // of the program; only images of the same user are searched
-  std::optional<OriginKey> origin;  // if set, only images written with this key are searched
+  // If not empty, only images written with one of these keys are searched.
+  std::vector<OriginKey> origins;
   // Called with the bytes read so far; returns false to cancel (kCancelled).
   std::function<bool(uint64_t)> progress;
 

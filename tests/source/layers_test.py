@@ -16,10 +16,10 @@ import sys
 ALLOWED = {
     'bench': 'cli api operations checks gpu_state plan jobs dataplane device config base abi',
     'cli': 'api config base abi',
-    'api': 'operations checks gpu_state plan jobs shim health containers dataplane repository store device config process base '
+    'api': 'operations checks gpu_state plan jobs shim health containers dataplane repository objects store device config process base '
            'abi',
-    'operations': 'checks checkpoint gpu_state plan jobs store criu device agent_client ipc process config base',
-    'checks': 'checkpoint gpu_state plan jobs containers store criu device agent_client process base',
+    'operations': 'checks checkpoint gpu_state plan jobs repository store criu device agent_client ipc process config base',
+    'checks': 'checkpoint gpu_state plan jobs containers repository store criu device agent_client process base',
     'checkpoint': 'gpu_state plan jobs dataplane store criu ipc process base',
     'gpu_state': 'plan dataplane device agent_client agent_protocol process config base',
     # The journal takes the names of GPUs and of their states from `device`, and nothing else.

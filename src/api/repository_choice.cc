@@ -1,0 +1,82 @@
+#include "api/repository_choice.h"
+
+#include <unistd.h>
+
+#include "api/usage_error.h"
+#include "api/utf8.h"
+
+namespace stasis::api {
+
+using repository::OpenedRepository;
+using repository::Registration;
+
+repository::Access AccessOf(const Call& call, uint64_t max_bytes_per_second) {
+  return {.paths = call.paths,
+          .keys = {call.settings.key_file, call.settings.key_command},
+          // The daemon's worker has removed the variables of other users from its environment.
+          .credentials = objects::s3::CredentialOptionsOf(environ),
+          .max_bytes_per_second = max_bytes_per_second};
+}
+
+Result<bool> IsRepository(const Call& call, const std::string& name) {
+  if (!repository::IsRepositoryName(name)) return false;
+  auto found = repository::FindRegistration(call.paths, name);
+  if (!found && found.error().code != Code::kNotFound) return Fail(std::move(found).error());
+  return found.has_value();
+}
+
+Result<Registration> FindRepository(const Call& call, const v1::RepositoryChoice& choice) {
+  const std::string& name =
+      choice.name().empty() ? call.settings.default_repository : choice.name();
+  if (name.empty()) {
+    return FailUsage("no repository is named, and the configuration has no repository.default",
+                     "name one with -R; `stasis repo ls` lists them");
+  }
+  const bool is_location = name.find('/') != name.npos;
+  if (!is_location) {
+    STASIS_ASSIGN(Registration found, repository::FindRegistration(call.paths, name));
+    if (choice.plain() && found.encrypted) {
+      return FailUsage("repository " + name + " is encrypted, so --plain does not apply");
+    }
+    return found;
+  }
+  STASIS_ASSIGN(const auto location, objects::ParseLocation(name));
+  Registration at;
+  at.name = at.location = location.ToString();
+  at.encrypted = !choice.plain();
+  if (location.kind == objects::Location::Kind::kS3) {
+    const auto credentials = objects::s3::CredentialOptionsOf(environ);
+    const auto first = [&](const char* one, const char* other) {
+      const std::string value = credentials.Variable(one);
+      return value.empty() ? credentials.Variable(other) : value;
+    };
+    at.endpoint = first("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL");
+    at.region = first("AWS_REGION", "AWS_DEFAULT_REGION");
+    at.ca_file = credentials.Variable("AWS_CA_BUNDLE");
+  }
+  return at;
+}
+
+Result<std::unique_ptr<OpenedRepository>> OpenRepository(const Call& call,
+                                                         const v1::RepositoryChoice& choice) {
+  STASIS_ASSIGN(const Registration registration, FindRepository(call, choice));
+  return OpenedRepository::Open(registration, AccessOf(call, choice.max_bytes_per_second()));
+}
+
+v1::Repository ToMessage(const Registration& r) {
+  v1::Repository message;
+  message.set_name(r.name);
+  message.set_location(Utf8(r.location));
+  message.set_endpoint(Utf8(r.endpoint));
+  message.set_region(Utf8(r.region));
+  message.set_addressing(r.addressing);
+  message.set_ca_file(Utf8(r.ca_file));
+  message.set_profile(Utf8(r.profile));
+  message.set_max_bytes_per_second(r.max_bytes_per_second);
+  message.set_id(r.id.IsZero() ? "" : r.id.Hex());
+  message.set_encrypted(r.encrypted);
+  message.set_trusted(r.trusted);
+  return message;
+}
+
+}  // namespace stasis::api

@@ -1,0 +1,34 @@
+// Opens the repository that a request names.
+#pragma once
+
+#include <memory>
+
+#include "api/call.h"
+#include "base/result.h"
+#include "repository/opened.h"
+#include "repository/registry.h"
+#include "stasis/v1/stasis.pb.h"
+
+namespace stasis::api {
+
+// Returns the settings of the master key, and where this process finds credentials for S3.
+repository::Access AccessOf(const Call& call, uint64_t max_bytes_per_second = 0);
+
+// Returns whether a repository of this name was added. False for anything that is not a name.
+Result<bool> IsRepository(const Call& call, const std::string& name);
+// Finds the repository: one that was added (`repo add`), or the one at a location, whose endpoint
+// and region are those of AWS's environment variables.
+Result<repository::Registration> FindRepository(const Call& call,
+                                                const v1::RepositoryChoice& choice);
+// Finds and opens it. An empty name is that of the configuration's repository.default.
+Result<std::unique_ptr<repository::OpenedRepository>> OpenRepository(
+    const Call& call, const v1::RepositoryChoice& choice);
+
+// Checks before a dump that its image can be pushed: the repository can be written, has no image of
+// this name (if it is not empty), and the target is not a container.
+Status CheckPushable(Call& call, const v1::RepositoryChoice& choice, const std::string& target,
+                     const std::string& name);
+
+v1::Repository ToMessage(const repository::Registration& registration);
+
+}  // namespace stasis::api

@@ -1,0 +1,306 @@
+// The methods for repositories: added, listed, checked, removed; images pushed and pulled.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <optional>
+
+#include "api/error_message.h"
+#include "api/local_images.h"
+#include "api/methods.h"
+#include "api/remote_images.h"
+#include "api/repository_choice.h"
+#include "api/usage_error.h"
+#include "api/utf8.h"
+#include "base/deadline.h"
+#include "base/operation_id.h"
+#include "base/secret.h"
+#include "containers/reference.h"
+#include "repository/layout.h"
+#include "repository/pull.h"
+#include "repository/pulled_origin.h"
+#include "repository/push.h"
+#include "store/codec.h"
+#include "store/image_reader.h"
+#include "store/unit_names.h"
+
+namespace stasis::api {
+namespace {
+
+using repository::OpenedRepository;
+using repository::Registration;
+
+constexpr std::chrono::seconds kCheckTimeout{60};
+
+Registration FromMessage(const v1::Repository& message) {
+  Registration r;
+  r.name = message.name();
+  r.location = message.location();
+  r.endpoint = message.endpoint();
+  r.region = message.region();
+  r.addressing = message.addressing();
+  r.ca_file = message.ca_file();
+  r.profile = message.profile();
+  r.max_bytes_per_second = message.max_bytes_per_second();
+  r.encrypted = message.encrypted();
+  r.trusted = message.trusted();
+  return r;
+}
+
+// Returns the codec of a new pack. "auto" would need to know the speed of the network.
+Result<store::Codec> CodecOf(const std::string& asked) {
+  if (asked.empty()) return store::Codec::kNone;
+  STASIS_ASSIGN(const store::Compression compression, store::ParseCompression(asked));
+  switch (compression) {
+    case store::Compression::kLz4:
+      return store::Codec::kLz4;
+    case store::Compression::kZstd:
+      return store::Codec::kZstd;
+    case store::Compression::kNone:
+      return store::Codec::kNone;
+    case store::Compression::kAuto:
+      break;
+  }
+  return FailUsage("a push has no compression \"auto\"", "use none, lz4 or zstd");
+}
+
+// Returns whether this installation wrote the indexes of the image's packs, so that they need not be
+// computed again.
+Result<bool> WroteIndex(const Call& call, const store::ImageReader& image) {
+  STASIS_ASSIGN(const auto keys, repository::WrittenHere(call.paths));
+  return std::any_of(keys.begin(), keys.end(), [&](const store::OriginKey& key) {
+    return image.OriginBy(&key) == store::Origin::kOwn;
+  });
+}
+
+// Fills in what a push and a pull have in common.
+template <class Report>
+v1::OperationEvent ToEvent(const std::string& verb, const std::string& target,
+                           const std::string& name, const OpenedRepository& opened,
+                           const Report& report) {
+  v1::OperationEvent event;
+  v1::OperationResult& result = *event.mutable_result();
+  result.set_verb(verb);
+  result.set_operation(OperationId());
+  result.set_target(Utf8(target));
+  result.set_image_bytes(report.image_bytes);
+  result.set_total_s(report.seconds);
+  for (const std::string& note : report.notes) result.add_notes(Utf8(note));
+  v1::Transfer& transfer = *result.mutable_transfer();
+  transfer.set_repository(Utf8(opened.registration().name));
+  transfer.set_location(Utf8(opened.registration().location));
+  transfer.set_name(Utf8(name));
+  transfer.set_requests(report.requests);
+  transfer.set_retries(report.retries);
+  v1::PhaseReport& phase = *result.add_phases();
+  phase.set_name(verb);
+  phase.set_seconds(report.seconds);
+  return event;
+}
+
+// Returns the result of a pull that had nothing to do, if the local image at `path` is the one in
+// the repository. Returns kAlreadyExists if it is another one.
+Result<std::optional<v1::OperationEvent>> FindSame(const OpenedRepository& opened,
+                                                   const std::string& name,
+                                                   const std::string& path) {
+  const auto local = store::ImageReader::Open(path);
+  if (!local && local.error().code == Code::kNotFound) return std::nullopt;
+  STASIS_ASSIGN(const auto record, opened.repository().ReadImage(name, {}));
+  if (!local || (*local)->manifest().image_id != record.manifest.image_id) {
+    return Fail(Code::kAlreadyExists, Domain::kImage, 0,
+                fmt::format("{} exists already, and is not the image {} of {}", path, name,
+                            opened.registration().name),
+                fmt::format("`stasis image pull {} -R {} --name OTHER` gives the copy another name",
+                            name, opened.registration().name));
+  }
+  repository::PullReport nothing;
+  nothing.notes.push_back("the image was on this machine already");
+  v1::OperationEvent event = ToEvent("pull", name, name, opened, nothing);
+  event.mutable_result()->set_image(Utf8(path));
+  return event;
+}
+
+// One step of CheckRepository.
+struct Probe {
+  const char* name;
+  std::function<Status()> run;
+};
+
+// Writes, reads, lists and deletes an object that is not part of the format. A killed check leaves
+// it, which harms nothing.
+std::array<Probe, 4> ProbesOf(objects::ObjectStore& store, const std::string& key,
+                              const std::string& content, const objects::CallOptions& limits) {
+  return {Probe{"write",
+                [&] {
+                  const std::string_view parts[] = {content};
+                  return store.Put(key, parts, limits);
+                }},
+          Probe{"read",
+                [&]() -> Status {
+                  STASIS_ASSIGN(const std::string got, store.GetWhole(key, content.size(), limits));
+                  if (got == content) return {};
+                  return Fail(Code::kDataLoss, "the object that was written is read differently");
+                }},
+          Probe{"list",
+                [&]() -> Status {
+                  STASIS_ASSIGN(const auto page, store.List(key, "", 1, limits));
+                  if (!page.objects.empty() && page.objects[0].key == key) return {};
+                  return Fail(Code::kFailedPrecondition,
+                              "a list does not contain an object that was just written",
+                              "gc needs an object store whose lists are consistent");
+                }},
+          Probe{"delete", [&] { return store.Delete(key, limits); }}};
+}
+
+}  // namespace
+
+Result<v1::AddRepositoryResponse> AddRepository(Call& call,
+                                                const v1::AddRepositoryRequest& request) {
+  Registration registration = FromMessage(request.repository());
+  STASIS_TRY(CheckAbsolute("the certificate file", registration.ca_file));
+  if (!repository::IsRepositoryName(registration.name)) {
+    // Reports the wrong name.
+    STASIS_TRY(repository::FindRegistration(call.paths, registration.name));
+  }
+  if (auto taken = repository::FindRegistration(call.paths, registration.name); taken) {
+    return Fail(Code::kAlreadyExists,
+                fmt::format("there is a repository {} already, at {}", taken->name, taken->location),
+                fmt::format("choose another name, or `stasis repo remove {}`", taken->name));
+  }
+  auto created = OpenedRepository::Create(registration, AccessOf(call));
+  if (!created) {
+    return Fail(std::move(created).error().WithContext("cannot add repository " +
+                                                       registration.name));
+  }
+  STASIS_TRY(repository::AddRegistration(call.paths, registration));
+  v1::AddRepositoryResponse response;
+  *response.mutable_repository() = ToMessage(registration);
+  response.set_created(created->created);
+  if (created->master_key_id) response.set_key_id(created->master_key_id->Hex());
+  return response;
+}
+
+Result<v1::ListRepositoriesResponse> ListRepositories(Call& call,
+                                                      const v1::ListRepositoriesRequest&) {
+  STASIS_ASSIGN(const auto all, repository::ListRegistrations(call.paths));
+  v1::ListRepositoriesResponse response;
+  for (const Registration& one : all) *response.add_repositories() = ToMessage(one);
+  return response;
+}
+
+Result<v1::CheckRepositoryResponse> CheckRepository(Call& call,
+                                                    const v1::CheckRepositoryRequest& request) {
+  v1::CheckRepositoryResponse response;
+  const auto run = [&](const char* name, const std::function<Status()>& probe) {
+    const Stopwatch watch;
+    const Status done = probe();
+    auto& step = *response.add_steps();
+    step.set_name(name);
+    step.set_seconds(watch.Seconds());
+    if (!done) *step.mutable_error() = EncodeError(done.error());
+    return done.has_value();
+  };
+  STASIS_ASSIGN(const Registration registration, FindRepository(call, request.repository()));
+  *response.mutable_repository() = ToMessage(registration);
+  std::unique_ptr<OpenedRepository> opened;
+  bool ok = run("open", [&]() -> Status {
+    STASIS_ASSIGN(opened, OpenedRepository::Open(registration, AccessOf(call)));
+    return {};
+  });
+  if (ok) {
+    STASIS_ASSIGN(const Id128 random, Id128::Random());
+    const objects::CallOptions limits{Deadline::In(kCheckTimeout), {}};
+    const std::string key = "check/" + random.Hex(), content = random.Hex();
+    for (const Probe& probe : ProbesOf(opened->repository().store(), key, content, limits)) {
+      ok = ok && run(probe.name, probe.run);
+    }
+  }
+  response.set_ok(ok);
+  return response;
+}
+
+Status CheckPushable(Call& call, const v1::RepositoryChoice& choice, const std::string& target,
+                     const std::string& name) {
+  if (containers::IsReference(target)) {
+    return FailUsage("the image of a container cannot be pushed to a repository yet",
+                     "dump it without --to, and copy the archive");
+  }
+  v1::CheckRepositoryRequest request;
+  *request.mutable_repository() = choice;
+  STASIS_ASSIGN(const auto checked, CheckRepository(call, request));
+  if (!checked.ok()) return Fail(DecodeError(checked.steps().rbegin()->error()));
+  if (name.empty()) return {};
+  STASIS_ASSIGN(const auto opened, OpenRepository(call, choice));
+  STASIS_ASSIGN(const bool exists,
+                opened->repository().Exists(repository::ImageKey(name), {}));
+  if (!exists) return {};
+  return Fail(Code::kAlreadyExists, Domain::kImage, 0,
+              fmt::format("{} has an image {} already", opened->registration().name, name),
+              "choose another name with --name");
+}
+
+Result<v1::RemoveRepositoryResponse> RemoveRepository(Call& call,
+                                                      const v1::RemoveRepositoryRequest& request) {
+  STASIS_TRY(repository::RemoveRegistration(call.paths, request.name()));
+  return v1::RemoveRepositoryResponse();
+}
+
+Result<v1::OperationEvent> PushImage(Call& call, const v1::PushImageRequest& request) {
+  STASIS_ASSIGN(const std::string path, ImagePath(call, request.store(), request.image()));
+  STASIS_ASSIGN(const auto reader, store::ImageReader::Open(path));
+  const std::string name =
+      request.name().empty() ? reader->path().substr(reader->path().rfind('/') + 1)
+                             : request.name();
+  STASIS_ASSIGN(const auto opened, OpenRepository(call, request.repository()));
+  STASIS_ASSIGN(const BlockSecret secret, NamingSecretOf(call.paths));
+  const store::UnitNames names(secret);
+  repository::PushOptions options;
+  options.names = &names;
+  STASIS_ASSIGN(options.trusts_index, WroteIndex(call, *reader));
+  STASIS_ASSIGN(options.codec, CodecOf(request.compress()));
+  options.progress = ProgressOf(call, "push");
+  STASIS_ASSIGN(const auto report,
+                repository::Push(opened->repository(), *reader, name, options));
+  v1::OperationEvent event = ToEvent("push", request.image(), name, *opened, report);
+  event.mutable_result()->set_image(Utf8(reader->path()));
+  event.mutable_result()->mutable_phases(0)->set_bytes(report.new_bytes);
+  v1::Transfer& transfer = *event.mutable_result()->mutable_transfer();
+  transfer.set_moved_bytes(report.new_bytes);
+  transfer.set_known_bytes(report.known_bytes);
+  transfer.set_sent_bytes(report.sent_bytes);
+  transfer.set_repairs(report.repairs);
+  return event;
+}
+
+Result<v1::OperationEvent> PullImage(Call& call, const v1::PullImageRequest& request) {
+  STASIS_ASSIGN(const std::string store, StoreOf(call, request.store()));
+  const std::string& name = request.image();
+  const std::string& local_name = request.name().empty() ? name : request.name();
+  STASIS_ASSIGN(const auto opened, OpenRepository(call, request.repository()));
+  if (request.reuse()) {
+    STASIS_ASSIGN(const auto same, FindSame(*opened, name, store + "/" + local_name));
+    if (same) return *same;
+  }
+  STASIS_ASSIGN(const BlockSecret naming, NamingSecretOf(call.paths));
+  STASIS_ASSIGN(const BlockSecret secret, BlockSecretOf(call.paths));
+  const store::UnitNames names(naming);
+  repository::PullOptions options;
+  options.names = &names;
+  options.origin = repository::PulledOrigin(secret, opened->repository().info().id);
+  STASIS_ASSIGN(options.write.origins, repository::WrittenHere(call.paths));
+  options.write.packs.bytes = call.settings.pack_bytes;
+  options.progress = ProgressOf(call, "pull");
+  STASIS_ASSIGN(const auto report, repository::Pull(opened->repository(), name, store, local_name,
+                                                    options));
+  v1::OperationEvent event = ToEvent("pull", name, name, *opened, report);
+  event.mutable_result()->set_image(Utf8(report.path));
+  event.mutable_result()->mutable_phases(0)->set_bytes(report.fetched_bytes);
+  v1::Transfer& transfer = *event.mutable_result()->mutable_transfer();
+  transfer.set_moved_bytes(report.fetched_bytes);
+  transfer.set_known_bytes(report.shared_bytes);
+  transfer.set_received_bytes(report.received_bytes);
+  return event;
+}
+
+}  // namespace stasis::api

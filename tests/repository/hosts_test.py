@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""Images move between two hosts through an S3 server: dump on one, restore on the other, and back.
+
+STASIS_TEST_S3 names the server: `fake` (with faults) or `radosgw`. A host is a state folder of its own; both have a copy
+of the master key.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import urllib.request
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "stage"))
+import one_world  # noqa: E402
+from programs import Program  # noqa: E402
+from world import demand  # noqa: E402
+
+OBJECTS = HERE.parent / "objects"
+KEYS = {"AWS_ACCESS_KEY_ID": "AKIDTEST", "AWS_SECRET_ACCESS_KEY": "secret"}
+BUCKET = "s3://bucket/a/prefix"
+
+
+class Server:
+    """An S3 server with the bucket `bucket`."""
+
+    def __init__(self, world, kind):
+        self.kind = kind
+        words = {"fake": [sys.executable, OBJECTS / "fake_s3.py"],
+                 "radosgw": ["/bin/sh", OBJECTS / "radosgw.sh", world.folder / "ceph"]}[kind]
+        (world.folder / "ceph").mkdir()
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        world.own(self.process.pid)
+        self.world = world
+        port = self.process.stdout.readline().strip()
+        demand(port.isdigit(), f"the server did not start: {port}")
+        self.url = f"http://127.0.0.1:{port}"
+        self.region = "test-1" if kind == "fake" else "default"
+
+    def faults(self, *faults):
+        request = urllib.request.Request(self.url + "/_faults", json.dumps(faults).encode(), method="PUT")
+        urllib.request.urlopen(request).read()
+
+    def log(self):
+        return json.loads(urllib.request.urlopen(self.url + "/_log").read())
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+        self.world.disown(self.process.pid)
+
+
+class Host:
+    """Commands with a state folder of their own."""
+
+    def __init__(self, world, name):
+        self.world = world
+        self.state = world.folder / name
+        self.env = {"STASIS_STATE_DIR": str(self.state), **KEYS}
+
+    def __call__(self, *words, expect=0, env=None):
+        return self.world.stasis(*words, expect=expect, env={**self.env, **(env or {})})
+
+    def image(self, name):
+        return self.state / "data" / "images" / name
+
+
+def says(command, *texts):
+    for text in texts:
+        demand(text in command.err, f"the message lacks '{text}':\n{command}")
+
+
+def add(host, server, name, *options, location=BUCKET, expect=0, env=None):
+    return host("repo", "add", name, location, "--endpoint", server.url, "--region", server.region, *options,
+                expect=expect, env=env)
+
+
+def moves(world, server, a, b):
+    """A program goes from host A to host B and back, and its memory is right each time."""
+    a("key", "create")
+    add(a, server, "fleet", "--trust")
+    a("repo", "check", "fleet")
+    shutil.copy(a.state / "data" / "stasis-key", world.folder / "key")
+    (b.state / "data").mkdir(parents=True)
+    shutil.copy(world.folder / "key", b.state / "data" / "stasis-key")
+    add(b, server, "fleet", "--trust")
+    for host in (a, b):
+        host("key", "join")
+
+    program = Program(world, "job", "counter", ["--memory", "64M"])
+    program.run(env=a.env)
+    program.expect_running()
+    sent = []
+    for turn, (source, target) in enumerate([(a, b), (b, a), (a, b)]):
+        name = f"image{turn}"
+        dump = source("dump", "job", "--name", name, "--to", "fleet", "--json").json()
+        demand(dump["image"] == f"fleet/{name}", f"the image is {dump['image']}")
+        demand(not source.image(name).exists(), "the local copy was not deleted")
+        sent.append(dump["transfer"]["moved_bytes"])
+        target("image", "verify", name, "-R", "fleet")
+        target("restore", f"fleet/{name}", "--job", "job")
+        program.expect_running()
+    demand(sent[0] > 32 << 20, f"the first push sent {sent[0]} bytes only")
+    demand(max(sent[1:]) < sent[0] // 4, f"later pushes sent {sent} bytes, though little had changed")
+    program.kill()
+    b("wait", "job", expect=None)
+
+
+def refusals(world, server, a, b):
+    """One clear message each, and nothing is left here."""
+    says(b("image", "pull", "none", "-R", "fleet", expect=3), "has no image none")
+    says(add(b, server, "other", location="s3://bucket/a/prefix/packs", expect=2), "is not empty")
+    says(add(b, server, "other", location="s3://nobucket/x", expect=3), "nobucket")
+    wrong = {"AWS_SECRET_ACCESS_KEY": "wrong"}
+    says(b("image", "ls", "-R", "fleet", expect=4, env=wrong), "signature")
+    says(b("image", "ls", "-R", "fleet", expect=3, env={"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}),
+         "credentials")
+    b("key", "create", "--out", world.folder / "mine")
+    says(b("image", "ls", "-R", "fleet", expect=4, env={"STASIS_KEY_FILE": str(world.folder / "mine")}), "master key")
+    small = world.folder / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8M", "tmpfs", small], check=True)
+    says(b("image", "pull", "image0", "-R", "fleet", "-d", small, expect=(1, 5, 8)), "space")
+    demand(not list(small.iterdir()), f"a pull that failed left {list(small.iterdir())}")
+    subprocess.run(["umount", small], check=True)
+    says(b("image", "verify", "image0", "-R", "fleet", "--not-before", "2100-01-01", expect=1), "pushed before")
+
+
+def faults(world, server, a, b):
+    """A request that fails once is repeated; what comes back wrong is refused."""
+    def pull(*rules, expect=0):
+        server.faults(*rules)
+        return b("image", "pull", "image0", "-R", "fleet", "--name", "copy", "--json", expect=expect)
+
+    def fault(kind, method="GET", target="packs/", count=1, **more):
+        return {"kind": kind, "method": method, "target": target, "count": count, **more}
+
+    for rule in (fault("refuse"), fault("cut", bytes=1000), fault("status", status=500, code="InternalError"),
+                 fault("status", status=503, code="SlowDown"), fault("refuse", target="list-type")):
+        done = pull(rule).json()
+        demand(done["retries"] >= 1, f"{rule} was not noticed")
+        b("image", "verify", "copy")
+        b("image", "delete", "copy")
+    says(pull(fault("status", status=403, code="AccessDenied", count=99), expect=4), "packs/")
+    server.faults()
+    demand(not b.image("copy").exists(), "half an image is here")
+
+    # A push that is cut off leaves no image in the repository, and the program's image stays here.
+    program = Program(world, "again", "counter", ["--memory", "16M"])
+    program.run(env=a.env)
+    server.faults(fault("status", method="PUT", target="packs/", status=403, code="AccessDenied", count=99))
+    failed = a("dump", "again", "--name", "late", "--to", "fleet", expect=4)
+    says(failed, "is complete here, but was not copied", "stasis image push")
+    server.faults()
+    demand("late" not in a("image", "ls", "-R", "fleet").out, "the failed push is visible")
+    a("image", "push", "late", "-R", "fleet")
+    a("image", "verify", "late", "-R", "fleet")
+    a("image", "gc", "-R", "fleet")
+    a("image", "verify", "late", "-R", "fleet")
+
+
+def run(world):
+    server = Server(world, os.environ.get("STASIS_TEST_S3", "fake"))
+    try:
+        a, b = Host(world, "a"), Host(world, "b")
+        moves(world, server, a, b)
+        refusals(world, server, a, b)
+        if server.kind == "fake":
+            faults(world, server, a, b)
+        for host in (a, b):
+            demand(not [p.name for p in (host.state / "data" / "images").glob(".*")], "hidden folders are left")
+            subprocess.run(["umount", host.state / "run" / "arena"], stderr=subprocess.DEVNULL, check=False)
+    finally:
+        server.end()
+
+
+if __name__ == "__main__":
+    sys.exit(one_world.main(run))
