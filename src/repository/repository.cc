@@ -53,7 +53,7 @@ Result<RepositoryInfo> ReadRepositoryInfo(objects::ObjectStore& store,
   if (!record) {
     if (record.error().code != Code::kNotFound) return Fail(std::move(record).error());
     return Fail(Code::kNotFound, Domain::kImage, 0, store.Name() + " is not a Stasis repository",
-                "Check the address, or create a repository there.");
+                "`stasis repo add NAME LOCATION` creates one there.");
   }
   STASIS_ASSIGN(const DecodedRecord decoded, DecodeRecord(*record, what));
   if (decoded.header.kind != RecordKind::kRepo || decoded.header.key != kRepoKey) {

@@ -5,6 +5,9 @@ STASIS_TEST_S3 names the server: `fake` (with faults) or `radosgw`. A host is a 
 of the master key.
 """
 
+import datetime
+import hashlib
+import hmac
 import json
 import os
 import pathlib
@@ -39,6 +42,26 @@ class Server:
         demand(port.isdigit(), f"the server did not start: {port}")
         self.url = f"http://127.0.0.1:{port}"
         self.region = "test-1" if kind == "fake" else "default"
+        if kind == "radosgw":
+            self.make_bucket()
+
+    def make_bucket(self):
+        """Sends one request, signed as AWS documents it."""
+        time = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+        scope = f"{time[:8]}/{self.region}/s3/aws4_request"
+        headers = {"host": self.url.removeprefix("http://"), "x-amz-content-sha256": "UNSIGNED-PAYLOAD",
+                   "x-amz-date": time}
+        names = ";".join(headers)
+        lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
+        request = f"PUT\n/bucket\n\n{lines}\n{names}\nUNSIGNED-PAYLOAD"
+        key = b"AWS4secret"
+        for part in scope.split("/"):
+            key = hmac.digest(key, part.encode(), "sha256")
+        text = f"AWS4-HMAC-SHA256\n{time}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
+        signature = hmac.digest(key, text.encode(), "sha256").hex()
+        headers["authorization"] = (f"AWS4-HMAC-SHA256 Credential=AKIDTEST/{scope}, SignedHeaders={names}, "
+                                    f"Signature={signature}")
+        urllib.request.urlopen(urllib.request.Request(f"{self.url}/bucket", method="PUT", headers=headers)).read()
 
     def faults(self, *faults):
         request = urllib.request.Request(self.url + "/_faults", json.dumps(faults).encode(), method="PUT")
@@ -112,11 +135,11 @@ def moves(world, server, a, b):
 def refusals(world, server, a, b):
     """One clear message each, and nothing is left here."""
     says(b("image", "pull", "none", "-R", "fleet", expect=3), "has no image none")
-    says(add(b, server, "other", location="s3://bucket/a/prefix/packs", expect=2), "is not empty")
+    says(add(b, server, "other", location="s3://bucket/a/prefix/packs", expect=1), "is not empty")
     says(add(b, server, "other", location="s3://nobucket/x", expect=3), "nobucket")
     wrong = {"AWS_SECRET_ACCESS_KEY": "wrong"}
     says(b("image", "ls", "-R", "fleet", expect=4, env=wrong), "signature")
-    says(b("image", "ls", "-R", "fleet", expect=3, env={"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}),
+    says(b("image", "ls", "-R", "fleet", expect=4, env={"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}),
          "credentials")
     b("key", "create", "--out", world.folder / "mine")
     says(b("image", "ls", "-R", "fleet", expect=4, env={"STASIS_KEY_FILE": str(world.folder / "mine")}), "master key")
@@ -131,22 +154,25 @@ def refusals(world, server, a, b):
 
 def faults(world, server, a, b):
     """A request that fails once is repeated; what comes back wrong is refused."""
+    store = world.folder / "store"  # an empty one, so that everything is fetched
+
     def pull(*rules, expect=0):
         server.faults(*rules)
-        return b("image", "pull", "image0", "-R", "fleet", "--name", "copy", "--json", expect=expect)
+        return b("image", "pull", "image0", "-R", "fleet", "-d", store, "--json", expect=expect)
 
     def fault(kind, method="GET", target="packs/", count=1, **more):
         return {"kind": kind, "method": method, "target": target, "count": count, **more}
 
-    for rule in (fault("refuse"), fault("cut", bytes=1000), fault("status", status=500, code="InternalError"),
-                 fault("status", status=503, code="SlowDown"), fault("refuse", target="list-type")):
+    # libcurl itself repeats a request once on a connection that was used before.
+    for rule in (fault("refuse", count=4), fault("cut", bytes=1000), fault("status", status=500, code="InternalError"),
+                 fault("status", status=503, code="SlowDown"), fault("refuse", target="index/", count=4)):
         done = pull(rule).json()
         demand(done["retries"] >= 1, f"{rule} was not noticed")
-        b("image", "verify", "copy")
-        b("image", "delete", "copy")
+        b("image", "verify", "image0", "-d", store)
+        b("image", "delete", "image0", "-d", store)
     says(pull(fault("status", status=403, code="AccessDenied", count=99), expect=4), "packs/")
     server.faults()
-    demand(not b.image("copy").exists(), "half an image is here")
+    demand(not list(store.iterdir()), "half an image is here")
 
     # A push that is cut off leaves no image in the repository, and the program's image stays here.
     program = Program(world, "again", "counter", ["--memory", "16M"])

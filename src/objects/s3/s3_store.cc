@@ -245,7 +245,12 @@ HttpRequest S3Store::Prepare(const Request& request, const Credentials& credenti
 
 S3Store::Attempt S3Store::TryOnce(Request& request, const CallOptions& call) {
   auto credentials = credentials_->Get(call);
-  if (!credentials) return {{}, Action::kGiveUp, std::move(credentials).error()};
+  if (!credentials) {
+    Error error = std::move(credentials).error();
+    // kNotFound would mean that the object does not exist.
+    if (error.code == Code::kNotFound) error.code = Code::kPermissionDenied;
+    return {{}, Action::kGiveUp, std::move(error)};
+  }
   const int64_t now = NowMs() / 1000;
   auto answer = IdleEngine().Do(Prepare(request, *credentials, now, call));
   if (request.write_error) {
