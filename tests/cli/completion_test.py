@@ -100,8 +100,8 @@ def other_shells(world):
             demand(found == sorted(offered), f"{shell}: `{line}` gives {found}, not {sorted(offered)}")
 
         expect("stasis su", "suspend")
-        expect("stasis --json re", "recover", "restore", "resume")
-        expect("stasis image ", "delete", "gc", "inspect", "ls", "verify")
+        expect("stasis --json re", "recover", "repo", "restore", "resume")
+        expect("stasis image ", "delete", "gc", "inspect", "ls", "pull", "push", "verify")
         expect("stasis dump ", "alpha", "beta")
         expect("stasis logs -f al", "alpha")
         expect("stasis dump al --t", "--tcp", "--timeout")
@@ -121,8 +121,8 @@ def bash(world):
 
     expect("stasis su", "suspend")
     expect("stasis --json su", "suspend")
-    expect("stasis re", "recover", "restore", "resume")
-    expect("stasis image ", "delete", "gc", "inspect", "ls", "verify")
+    expect("stasis re", "recover", "repo", "restore", "resume")
+    expect("stasis image ", "delete", "gc", "inspect", "ls", "pull", "push", "verify")
     expect("stasis image -d note.txt l", "ls")
     expect("stasis dump ", "alpha", "beta")
     expect("stasis logs -f al", "alpha")

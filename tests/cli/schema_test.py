@@ -14,11 +14,11 @@ from processes import wait_until  # noqa: E402
 from world import demand  # noqa: E402
 
 # Schemas that belong to no command: shared parts, errors, and a command of another tool.
-NO_VERB = {"operation", "checkpoint", "error", "plugin"}
+NO_VERB = {"operation", "checkpoint", "error", "plugin", "transfer"}
 # Commands that show a program's output or a text, and have no document.
 NO_DOCUMENT = {"attach", "help"}
 # bench.verb compares the schema of bench, which takes long.
-NOT_RUN = {"operation", "checkpoint", "bench"}
+NOT_RUN = {"operation", "checkpoint", "transfer", "bench"}
 
 
 def every_field_says_what_it_is(name, schema, at=""):
@@ -50,7 +50,7 @@ class Walk:
 
     def __call__(self, name, *words, expect=0, **more):
         """Runs the command NAME with more words; `image-ls` means `image ls`."""
-        inner = name.split("-")[0] in ("image", "arena", "gpu", "config", "daemon", "container", "cdi", "key")
+        inner = name.split("-")[0] in ("image", "arena", "gpu", "config", "daemon", "container", "cdi", "key", "repo")
         document = self.world.stasis("--json", *name.split("-", 1 if inner else 0), *words, expect=expect, **more).json()
         self.check("error" if "error" in document else name, document)
         return document
@@ -112,6 +112,10 @@ def walk(world, run):
     run("key-create")
     run("key-join")
     run("key-show")
+    (world.folder / "remote").mkdir()
+    run("repo-add", "fleet", world.folder / "remote")
+    run("repo-ls")
+    run("repo-check", "fleet")
     run("arena-reserve", "16MiB")
     pid = start(world, run, "v")
     run("check", "v", expect=(0, 5))
@@ -139,6 +143,14 @@ def walk(world, run):
     run("wait", "v", expect=75)
     for name in ("image-inspect", "image-verify"):
         run(name, "two")
+    run("image-push", "two", "-R", "fleet")
+    for name in ("image-inspect", "image-verify"):
+        run(name, "two", "-R", "fleet")
+    run("image-pull", "two", "-R", "fleet", "--name", "three")
+    run("image-verify", "three")
+    run("image-ls", "-R", "fleet")
+    run("image-gc", "-R", "fleet")
+    run("repo-remove", "fleet")
     run("image-ls")
     run("restore", "v")
     run("logs", "v")

@@ -102,7 +102,8 @@ def full_disk(world):
 
     for words in (["--help"], ["--version"], ["dump", "--help"], ["logs", "job"], ["ps"], ["image", "ls"], ["check"]):
         into_nothing(words, json=False)
-    plugins = world.folder / "plugins"
+    remote, plugins = world.folder / "remote", world.folder / "plugins"
+    remote.mkdir()
     plugins.mkdir()
     (plugins / "stasis_plugin.so").touch()
     # The set-up ends with 5 where no runtime is installed.
@@ -110,7 +111,8 @@ def full_disk(world):
     for line in (f"container setup {paths}", f"container check {paths}", f"container remove {paths}",
                  f"cdi install --dir {world.folder}/cdi", f"manage {child.pid} --job found", "version", "help", "help dump", "ps", "inspect job", "checkpoints job",
                  "logs job", "wait ended", "image ls", "image inspect old", "image verify old", "key create",
-                 "key show", "key join", "arena reserve 4MiB",
+                 "key show", "key join", f"repo add fleet {remote}", "repo ls", "repo check fleet",
+                 "image push old -R fleet", "image pull old -R fleet --name copy", "repo remove fleet", "arena reserve 4MiB",
                  "arena ls", "gpu ls", f"gpu state {pid}", f"gpu restore-tid {pid}", f"gpu lock {pid}",
                  f"gpu checkpoint {pid}", f"gpu restore {pid}", f"gpu unlock {pid}", f"gpu toggle {pid}",
                  f"gpu toggle {pid}", "check", "check job", "recover", "config show", "completion bash", "daemon status",
