@@ -123,8 +123,8 @@ Result<v1::DeleteImagesResponse> DeleteImagesOfRepository(Call& call,
     if (Status deleted = repository::DeleteImage(opened->repository(), name); !deleted) {
       Error error = std::move(deleted).error();
       if (response.deleted_size() > 0) error.message += "; the images named before were deleted";
-      return Fail(std::move(error).WithContext("cannot delete image " +
-                                               Utf8(NameIn(*opened, name))));
+      return Fail(
+          std::move(error).WithContext("cannot delete image " + Utf8(NameIn(*opened, name))));
     }
     response.add_deleted(Utf8(NameIn(*opened, name)));
   }

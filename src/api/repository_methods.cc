@@ -65,8 +65,8 @@ Result<store::Codec> CodecOf(const std::string& asked) {
   return FailUsage("a push has no compression \"auto\"", "use none, lz4 or zstd");
 }
 
-// Returns whether this installation wrote the indexes of the image's packs, so that they need not be
-// computed again.
+// Returns whether this installation wrote the indexes of the image's packs, so that they need not
+// be computed again.
 Result<bool> WroteIndex(const Call& call, const store::ImageReader& image) {
   STASIS_ASSIGN(const auto keys, repository::WrittenHere(call.paths));
   return std::any_of(keys.begin(), keys.end(), [&](const store::OriginKey& key) {
@@ -164,14 +164,15 @@ Result<v1::AddRepositoryResponse> AddRepository(Call& call,
     STASIS_TRY(repository::FindRegistration(call.paths, registration.name));
   }
   if (auto taken = repository::FindRegistration(call.paths, registration.name); taken) {
-    return Fail(Code::kAlreadyExists,
-                fmt::format("there is a repository {} already, at {}", taken->name, taken->location),
-                fmt::format("choose another name, or `stasis repo remove {}`", taken->name));
+    return Fail(
+        Code::kAlreadyExists,
+        fmt::format("there is a repository {} already, at {}", taken->name, taken->location),
+        fmt::format("choose another name, or `stasis repo remove {}`", taken->name));
   }
   auto created = OpenedRepository::Create(registration, AccessOf(call));
   if (!created) {
-    return Fail(std::move(created).error().WithContext("cannot add repository " +
-                                                       registration.name));
+    return Fail(
+        std::move(created).error().WithContext("cannot add repository " + registration.name));
   }
   STASIS_TRY(repository::AddRegistration(call.paths, registration));
   v1::AddRepositoryResponse response;
@@ -232,8 +233,7 @@ Status CheckPushable(Call& call, const v1::RepositoryChoice& choice, const std::
   if (!checked.ok()) return Fail(DecodeError(checked.steps().rbegin()->error()));
   if (name.empty()) return {};
   STASIS_ASSIGN(const auto opened, OpenRepository(call, choice));
-  STASIS_ASSIGN(const bool exists,
-                opened->repository().Exists(repository::ImageKey(name), {}));
+  STASIS_ASSIGN(const bool exists, opened->repository().Exists(repository::ImageKey(name), {}));
   if (!exists) return {};
   return Fail(Code::kAlreadyExists, Domain::kImage, 0,
               fmt::format("{} has an image {} already", opened->registration().name, name),
@@ -249,9 +249,9 @@ Result<v1::RemoveRepositoryResponse> RemoveRepository(Call& call,
 Result<v1::OperationEvent> PushImage(Call& call, const v1::PushImageRequest& request) {
   STASIS_ASSIGN(const std::string path, ImagePath(call, request.store(), request.image()));
   STASIS_ASSIGN(const auto reader, store::ImageReader::Open(path));
-  const std::string name =
-      request.name().empty() ? reader->path().substr(reader->path().rfind('/') + 1)
-                             : request.name();
+  const std::string name = request.name().empty()
+                               ? reader->path().substr(reader->path().rfind('/') + 1)
+                               : request.name();
   STASIS_ASSIGN(const auto opened, OpenRepository(call, request.repository()));
   STASIS_ASSIGN(const BlockSecret secret, NamingSecretOf(call.paths));
   const store::UnitNames names(secret);
@@ -260,8 +260,7 @@ Result<v1::OperationEvent> PushImage(Call& call, const v1::PushImageRequest& req
   STASIS_ASSIGN(options.trusts_index, WroteIndex(call, *reader));
   STASIS_ASSIGN(options.codec, CodecOf(request.compress()));
   options.progress = ProgressOf(call, "push");
-  STASIS_ASSIGN(const auto report,
-                repository::Push(opened->repository(), *reader, name, options));
+  STASIS_ASSIGN(const auto report, repository::Push(opened->repository(), *reader, name, options));
   v1::OperationEvent event = ToEvent("push", request.image(), name, *opened, report);
   event.mutable_result()->set_image(Utf8(reader->path()));
   event.mutable_result()->mutable_phases(0)->set_bytes(report.new_bytes);
@@ -291,8 +290,8 @@ Result<v1::OperationEvent> PullImage(Call& call, const v1::PullImageRequest& req
   STASIS_ASSIGN(options.write.origins, repository::WrittenHere(call.paths));
   options.write.packs.bytes = call.settings.pack_bytes;
   options.progress = ProgressOf(call, "pull");
-  STASIS_ASSIGN(const auto report, repository::Pull(opened->repository(), name, store, local_name,
-                                                    options));
+  STASIS_ASSIGN(const auto report,
+                repository::Pull(opened->repository(), name, store, local_name, options));
   v1::OperationEvent event = ToEvent("pull", name, name, *opened, report);
   event.mutable_result()->set_image(Utf8(report.path));
   event.mutable_result()->mutable_phases(0)->set_bytes(report.fetched_bytes);

@@ -21,11 +21,16 @@ nlohmann::json List(const google::protobuf::RepeatedPtrField<std::string>& texts
 nlohmann::json TransferOf(const v1::OperationResult& result) {
   if (!result.has_transfer()) return nullptr;
   const v1::Transfer& t = result.transfer();
-  return {{"repository", t.repository()},       {"location", t.location()},
-          {"name", t.name()},                   {"moved_bytes", t.moved_bytes()},
-          {"known_bytes", t.known_bytes()},     {"sent_bytes", t.sent_bytes()},
-          {"received_bytes", t.received_bytes()}, {"requests", t.requests()},
-          {"retries", t.retries()},             {"repairs", t.repairs()}};
+  return {{"repository", t.repository()},
+          {"location", t.location()},
+          {"name", t.name()},
+          {"moved_bytes", t.moved_bytes()},
+          {"known_bytes", t.known_bytes()},
+          {"sent_bytes", t.sent_bytes()},
+          {"received_bytes", t.received_bytes()},
+          {"requests", t.requests()},
+          {"retries", t.retries()},
+          {"repairs", t.repairs()}};
 }
 
 }  // namespace

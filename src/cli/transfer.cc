@@ -69,11 +69,10 @@ std::function<void(const google::protobuf::MessageLite&)> BytesProgress(const Gl
   return [watch = Stopwatch()](const google::protobuf::MessageLite& message) {
     const auto& bytes = static_cast<const v1::OperationEvent&>(message).phase_bytes();
     const bool ended = bytes.done() == bytes.total();
-    PrintStderr("\r\033[K" + (ended
-                                  ? std::string()
-                                  : bytes.name() + " " +
-                                        FormatProgress(bytes.done(), bytes.total(),
-                                                       watch.Seconds())));
+    PrintStderr("\r\033[K" +
+                (ended ? std::string()
+                       : bytes.name() + " " +
+                             FormatProgress(bytes.done(), bytes.total(), watch.Seconds())));
   };
 }
 

@@ -46,7 +46,8 @@ Result<v1::OperationResult> PushDumped(const Globals& globals, const DumpOptions
     Error error = std::move(pushed).error();
     error.message = fmt::format("the image {} is complete here, but was not copied: {}",
                                 dumped.image(), error.message);
-    error.hint = fmt::format("`stasis image push {} -R {}` tries again", dumped.image(), options.to);
+    error.hint =
+        fmt::format("`stasis image push {} -R {}` tries again", dumped.image(), options.to);
     return Fail(std::move(error));
   }
   *dumped.mutable_transfer() = pushed->transfer();
@@ -104,9 +105,10 @@ void RegisterDump(App app, const std::function<void(Action)>& select) {
                    "Compression: none, lz4, zstd, or auto (only if the storage is slower; default: "
                    "dump.compress of the configuration, or none)")
       ->option_text("HOW");
-  verb->add_option("--to", options->to,
-                   "Copy the image to this repository (a name, s3://BUCKET/PREFIX or a folder), and "
-                   "delete it here")
+  verb->add_option(
+          "--to", options->to,
+          "Copy the image to this repository (a name, s3://BUCKET/PREFIX or a folder), and "
+          "delete it here")
       ->option_text("REPO");
   verb->add_flag("--keep-local", options->keep_local, "With --to: do not delete the image here");
   verb->add_flag("--plain", options->plain,

@@ -215,7 +215,8 @@ Outcome Verify(const ImageOptions& options, api::Call& call, const Globals& glob
   const double rate =
       response.seconds() > 0 ? static_cast<double>(response.bytes()) / response.seconds() : 0;
   text += fmt::format("{}: {}, {} {}, {} read in {:.2f} s ({}/s)\n", response.path(), verdict,
-                      response.files(), options.repository.name.empty() ? "files" : "packs", FormatBytes(response.bytes()), response.seconds(),
+                      response.files(), options.repository.name.empty() ? "files" : "packs",
+                      FormatBytes(response.bytes()), response.seconds(),
                       FormatBytes(static_cast<uint64_t>(rate)));
   if (options.repository.name.empty()) {
     text += "origin: " + OriginText(response.origin().by(), response.origin().repository()) + "\n";
@@ -253,9 +254,9 @@ Outcome Gc(const ImageOptions& options, api::Call& call, const Globals& globals)
         fmt::format("skipped {}: {}\n", OneLine(skipped.path(), 4096), OneLine(skipped.why(), 500));
   }
   if (request.has_repository()) {
-    text += fmt::format("{} images, {} pushes in progress; deleted {} packs, {}\n",
-                        response.images(), response.pushes(), response.packs(),
-                        FormatBytes(response.freed_bytes()));
+    text +=
+        fmt::format("{} images, {} pushes in progress; deleted {} packs, {}\n", response.images(),
+                    response.pushes(), response.packs(), FormatBytes(response.freed_bytes()));
     PrintResult(globals, text, MessageJson(response));
     return 0;
   }

@@ -46,8 +46,9 @@ Outcome AddRepository(const RepositoryAddOptions& options, const Globals& global
   std::string text = fmt::format("added {}: {} at {}\n", options.name,
                                  response.created() ? "a new repository" : "the repository",
                                  response.repository().location());
-  text += options.plain ? "not encrypted: everybody who can read it can read the memory of programs\n"
-                        : fmt::format("encrypted with key {}\n", response.key_id());
+  text += options.plain
+              ? "not encrypted: everybody who can read it can read the memory of programs\n"
+              : fmt::format("encrypted with key {}\n", response.key_id());
   PrintResult(globals, text, MessageJson(response));
   return 0;
 }
@@ -57,8 +58,8 @@ Outcome ListRepositories(const Globals& globals) {
   STASIS_ASSIGN(const auto response, api::ListRepositories(call, {}));
   std::vector<std::vector<std::string>> rows = {{"NAME", "LOCATION", "ENCRYPTED", "TRUSTED"}};
   for (const auto& one : response.repositories()) {
-    rows.push_back({one.name(), one.location(), one.encrypted() ? "yes" : "no",
-                    one.trusted() ? "yes" : "no"});
+    rows.push_back(
+        {one.name(), one.location(), one.encrypted() ? "yes" : "no", one.trusted() ? "yes" : "no"});
   }
   PrintResult(globals, rows.size() > 1 ? FormatTable(rows) : "no repositories\n",
               MessageJson(response));
@@ -70,8 +71,8 @@ Outcome CheckRepository(const RepositoryFlags& flags, const Globals& globals) {
   STASIS_ASSIGN(*request.mutable_repository(), flags.ToMessage());
   STASIS_ASSIGN(api::Call call, OpenCall(globals));
   STASIS_ASSIGN(const auto response, api::CheckRepository(call, request));
-  std::string text = fmt::format("{} at {}\n", response.repository().name(),
-                                 response.repository().location());
+  std::string text =
+      fmt::format("{} at {}\n", response.repository().name(), response.repository().location());
   for (const auto& step : response.steps()) {
     text += fmt::format("  {:<7} {:>9}  {}\n", step.name(), FormatSeconds(step.seconds()),
                         step.has_error() ? "failed" : "ok");

@@ -40,15 +40,16 @@ v1::RestoreRequest RequestOf(const RestoreOptions& options) {
   return request;
 }
 
-// If the source is REPO/NAME, pulls the image and replaces the source by the local copy, which stays.
+// If the source is REPO/NAME, pulls the image and replaces the source by the local copy, which
+// stays.
 Status Localize(const Globals& globals, RestoreOptions& options) {
   STASIS_ASSIGN(const api::Call call, OpenCall(globals));
   STASIS_ASSIGN(const auto remote, ParseRemoteImage(call, options.source));
   if (!remote) return {};
   if (options.common.dry_run) {
-    return FailUsage("--dry-run needs an image on this machine",
-                     fmt::format("`stasis image pull {} -R {}` copies it", remote->name,
-                                 remote->repository));
+    return FailUsage(
+        "--dry-run needs an image on this machine",
+        fmt::format("`stasis image pull {} -R {}` copies it", remote->name, remote->repository));
   }
   v1::PullImageRequest request;
   request.set_image(remote->name);
@@ -90,9 +91,10 @@ Outcome RunAttached(const Globals& globals, const RestoreOptions& options) {
 void RegisterRestore(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<RestoreOptions>();
   auto verb = app.add_subcommand("restore", "Restore a program from an image");
-  options->words.AddTo(verb, "TARGET|IMAGE",
-                       "A job (its latest image), the path or name of an image, REPO/IMAGE, or a container: "
-                       "podman:NAME, containerd:[NAMESPACE/]IMAGE, runc:ID");
+  options->words.AddTo(
+      verb, "TARGET|IMAGE",
+      "A job (its latest image), the path or name of an image, REPO/IMAGE, or a container: "
+      "podman:NAME, containerd:[NAMESPACE/]IMAGE, runc:ID");
   verb->add_option("--job", options->job,
                    "Name of the restored job or container (default: its previous name)");
   verb->add_option("--log", options->log,

@@ -165,10 +165,14 @@ TEST_F(LoadTest, WithMoreRightsTrustedSettingsComeFromTheMachine) {
 
 TEST_F(LoadTest, EveryVariableReachesItsSetting) {
   const std::map<Kind, std::pair<const char*, const char*>> values = {
-      {Kind::kFolder, {"/a/b", "/a/b"}}, {Kind::kFile, {"/a/c", "/a/c"}},
-      {Kind::kSeconds, {"77", "77"}},    {Kind::kSize, {"32MiB", "32MiB"}},
-      {Kind::kSwitch, {"1", "true"}},    {Kind::kAddress, {"[::1]:7070", "[::1]:7070"}},
-      {Kind::kCount, {"7", "7"}},        {Kind::kCommand, {"get key | cat", "get key | cat"}},
+      {Kind::kFolder, {"/a/b", "/a/b"}},
+      {Kind::kFile, {"/a/c", "/a/c"}},
+      {Kind::kSeconds, {"77", "77"}},
+      {Kind::kSize, {"32MiB", "32MiB"}},
+      {Kind::kSwitch, {"1", "true"}},
+      {Kind::kAddress, {"[::1]:7070", "[::1]:7070"}},
+      {Kind::kCount, {"7", "7"}},
+      {Kind::kCommand, {"get key | cat", "get key | cat"}},
       {Kind::kRepository, {"s3://bucket", "s3://bucket"}},
   };
   for (const Row& row : Rows()) {

@@ -51,7 +51,8 @@ constexpr Row kRows[] = {
      "CRIU's image folder then has a reference"},
     {"repository.default", Kind::kRepository, &Settings::default_repository, "", 0, 0, "",
      "STASIS_REPOSITORY", "none",
-     "The repository of `image push`, `image pull` and `repo check` without -R: docs/repositories.md"},
+     "The repository of `image push`, `image pull` and `repo check` without -R: "
+     "docs/repositories.md"},
     {"keys.file", Kind::kFile, &Settings::key_file, "", 0, 0, "", "STASIS_KEY_FILE",
      "the credential stasis-key of systemd, else stasis-key in the state folder",
      "The master key of encrypted repositories; no other user may have access to the file"},

@@ -13,16 +13,16 @@
 namespace stasis::config {
 
 enum class Kind : uint8_t {
-  kFolder,   // an absolute path or one below "~/"; in a variable also relative
-  kFile,     // like kFolder
-  kSeconds,  // a number, possibly with a fraction
-  kSize,     // bytes, in the syntax of ParseSize; a bare number is bytes
-  kCount,    // an integer
-  kSwitch,   // true or false
-  kChoice,   // one word of a list
+  kFolder,      // an absolute path or one below "~/"; in a variable also relative
+  kFile,        // like kFolder
+  kSeconds,     // a number, possibly with a fraction
+  kSize,        // bytes, in the syntax of ParseSize; a bare number is bytes
+  kCount,       // an integer
+  kSwitch,      // true or false
+  kChoice,      // one word of a list
   kCommand,     // a line for /bin/sh
   kRepository,  // a name or a location
-  kAddress,  // HOST:PORT; an IPv6 address in brackets
+  kAddress,     // HOST:PORT; an IPv6 address in brackets
 };
 
 // The field of Settings that holds the value. The kind determines the alternative.

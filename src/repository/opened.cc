@@ -53,8 +53,9 @@ Status CheckSame(const Registration& registration, const RepositoryInfo& info,
   if (registration.encrypted == info.is_sealed) return {};
   return Fail(Code::kFailedPrecondition, Domain::kImage, 0,
               fmt::format("the repository at {} is {}", name,
-                          info.is_sealed ? "encrypted" : "not encrypted: its server can read and "
-                                                         "change all images"),
+                          info.is_sealed ? "encrypted"
+                                         : "not encrypted: its server can read and "
+                                           "change all images"),
               info.is_sealed ? "Omit --plain." : "If that is intended, say so with --plain.");
 }
 

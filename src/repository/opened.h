@@ -22,7 +22,8 @@ namespace stasis::repository {
 struct Access {
   const Paths& paths;
   KeySettings keys;
-  // Where credentials for S3 are found. The region and profile of a registration replace those here.
+  // Where credentials for S3 are found. The region and profile of a registration replace those
+  // here.
   objects::s3::CredentialOptions credentials;
   // Replaces the registration's limit if it is not 0.
   uint64_t max_bytes_per_second = 0;
@@ -37,7 +38,7 @@ class OpenedRepository {
                                                         const Access& access);
 
   struct Created {
-    bool created = false;              // false: the repository existed
+    bool created = false;                // false: the repository existed
     std::optional<Id128> master_key_id;  // of an encrypted one
   };
   // Opens the repository at registration.location, or creates it if there is none, and sets

@@ -90,8 +90,7 @@ TEST_F(OpenedTest, APlainRepositoryNeedsNoKeyButTheWord) {
 TEST_F(OpenedTest, AFolderWithOtherFilesBecomesNoRepository) {
   registration_.encrypted = false;
   ASSERT_TRUE(ReplaceFile(registration_.location + "/letter", "x"));
-  EXPECT_EQ(OpenedRepository::Create(registration_, Reader()).error().code,
-            Code::kInvalidArgument);
+  EXPECT_EQ(OpenedRepository::Create(registration_, Reader()).error().code, Code::kInvalidArgument);
   EXPECT_EQ(ListDir(registration_.location)->size(), 1u);
 }
 

@@ -28,7 +28,8 @@ struct KnownOrigin {
 Result<std::vector<KnownOrigin>> PulledOrigins(const Paths& paths);
 
 // Returns the keys of all images whose files and indexes this installation wrote itself: its own
-// ones and pulled ones. Dumps and pulls share units with these. Creates the secret if there is none.
+// ones and pulled ones. Dumps and pulls share units with these. Creates the secret if there is
+// none.
 Result<std::vector<store::OriginKey>> WrittenHere(const Paths& paths);
 
 }  // namespace stasis::repository

@@ -25,9 +25,9 @@ std::string PathOf(const Paths& paths, const std::string& name) {
 }
 
 bool IsText(const std::string& text) {
-  return text.size() <= kMaxTextBytes && std::none_of(text.begin(), text.end(), [](unsigned char c) {
-           return c < ' ' || c == 127;
-         });
+  return text.size() <= kMaxTextBytes &&
+         std::none_of(text.begin(), text.end(),
+                      [](unsigned char c) { return c < ' ' || c == 127; });
 }
 
 tl::unexpected<Error> Wrong(std::string what, std::string hint = "") {
@@ -80,8 +80,9 @@ Result<Registration> Load(const Paths& paths, const std::string& name) {
   const std::string path = PathOf(paths, name);
   STASIS_ASSIGN(const std::string text, ReadFile(path, kMaxRecordFileBytes));
   const auto damaged = [&](const std::string& why) {
-    return Fail(Code::kDataLoss, fmt::format("the record of repository {} is damaged: {}", name, why),
-                fmt::format("delete {} and add the repository again; images are not affected", path));
+    return Fail(
+        Code::kDataLoss, fmt::format("the record of repository {} is damaged: {}", name, why),
+        fmt::format("delete {} and add the repository again; images are not affected", path));
   };
   const json document = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!document.is_object()) return damaged("it is not a JSON object");
@@ -93,7 +94,8 @@ Result<Registration> Load(const Paths& paths, const std::string& name) {
   try {
     Registration registration = Decode(name, document);
     if (registration.id.IsZero()) return damaged("it has no id");
-    if (Status right = CheckRegistration(registration); !right) return damaged(right.error().message);
+    if (Status right = CheckRegistration(registration); !right)
+      return damaged(right.error().message);
     return registration;
   } catch (const json::exception& error) {
     return damaged(error.what());
@@ -116,7 +118,8 @@ Result<std::vector<std::string>> Names(const Paths& paths) {
 Status CheckS3(const Registration& r) {
   const bool is_url = r.endpoint.starts_with("https://") || r.endpoint.starts_with("http://");
   if (!r.endpoint.empty() && !is_url) {
-    return Wrong(fmt::format("the endpoint {} does not begin with https:// or http://", r.endpoint));
+    return Wrong(
+        fmt::format("the endpoint {} does not begin with https:// or http://", r.endpoint));
   }
   if (!r.addressing.empty() && r.addressing != "path" && r.addressing != "host") {
     return Wrong("the addressing is neither \"path\" nor \"host\"");
@@ -149,9 +152,10 @@ Status CheckRegistration(const Registration& r) {
       r.profile.empty() && r.max_bytes_per_second == 0) {
     return {};
   }
-  return Wrong(fmt::format("{} is a folder, and endpoint, region, addressing, certificates, profile "
-                           "and bandwidth limit are for S3 only",
-                           r.location));
+  return Wrong(
+      fmt::format("{} is a folder, and endpoint, region, addressing, certificates, profile "
+                  "and bandwidth limit are for S3 only",
+                  r.location));
 }
 
 Result<Registration> FindRegistration(const Paths& paths, const std::string& name) {
@@ -160,9 +164,9 @@ Result<Registration> FindRegistration(const Paths& paths, const std::string& nam
   if (found || found.error().code != Code::kNotFound) return found;
   STASIS_ASSIGN(const auto names, Names(paths));
   return Fail(Code::kNotFound, fmt::format("there is no repository {}", name),
-              names.empty() ? "`stasis repo add NAME LOCATION` adds one"
-                            : fmt::format("there is {}; `stasis repo add` adds one",
-                                          fmt::join(names, ", ")));
+              names.empty()
+                  ? "`stasis repo add NAME LOCATION` adds one"
+                  : fmt::format("there is {}; `stasis repo add` adds one", fmt::join(names, ", ")));
 }
 
 Result<std::vector<Registration>> ListRegistrations(const Paths& paths) {

@@ -18,11 +18,11 @@ struct Registration {
   std::string location;  // "s3://BUCKET/PREFIX" or the absolute path of a folder
 
   // For S3 only.
-  std::string endpoint;    // "https://host[:port]"; empty: that of AWS for the region
-  std::string region;      // empty: us-east-1
-  std::string addressing;  // "path", "host", or empty: see objects::s3::S3Options
-  std::string ca_file;     // absolute; empty: the system's certificates
-  std::string profile;     // of ~/.aws; empty: the default one
+  std::string endpoint;               // "https://host[:port]"; empty: that of AWS for the region
+  std::string region;                 // empty: us-east-1
+  std::string addressing;             // "path", "host", or empty: see objects::s3::S3Options
+  std::string ca_file;                // absolute; empty: the system's certificates
+  std::string profile;                // of ~/.aws; empty: the default one
   uint64_t max_bytes_per_second = 0;  // 0: no limit
 
   // As they were when the repository was added. A repository that has others now was replaced.

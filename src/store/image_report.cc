@@ -34,7 +34,8 @@ json Texts(const std::vector<std::string>& texts) { return ListOf(texts, Text); 
 
 json OriginJson(const ImageReader& image, const OriginKey* key) {
   const auto id = image.origin_key_id();
-  return {{"by", OriginName(image.OriginBy(key))}, {"key", id ? id->Hex() : ""}, {"repository", ""}};
+  return {
+      {"by", OriginName(image.OriginBy(key))}, {"key", id ? id->Hex() : ""}, {"repository", ""}};
 }
 
 uint64_t DeviceZeroBytes(const Manifest& manifest) {

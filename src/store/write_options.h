@@ -22,9 +22,9 @@ struct PackLimits {
 
 struct WriteOptions {
   Compression compression = Compression::kNone;
-  bool share = true;                // false: every unit is written, even if an earlier image has it
-  std::string job_id;               // images of this job are searched first
-  uint32_t uid = 0;                 // of the program; only images of the same user are searched
+  bool share = true;   // false: every unit is written, even if an earlier image has it
+  std::string job_id;  // images of this job are searched first
+  uint32_t uid = 0;    // of the program; only images of the same user are searched
   // If not empty, only images written with one of these keys are searched.
   std::vector<OriginKey> origins;
   // Called with the bytes read so far; returns false to cancel (kCancelled).
