@@ -19,6 +19,7 @@
 #include "api/error_message.h"
 #include "api/headers.h"
 #include "api/methods.h"
+#include "api/repository_choice.h"
 #include "api/worker_credentials.h"
 #include "base/deadline.h"
 #include "base/fd.h"
@@ -345,7 +346,8 @@ std::string AbsoluteImage(const std::string& image) {
 Result<v1::OperationResult> Client::Restore(const v1::RestoreRequest& request,
                                             const OnEvent& on_event) {
   v1::RestoreRequest absolute = request;
-  absolute.set_source(AbsoluteImage(request.source()));
+  STASIS_ASSIGN(const auto remote, ParseRemoteImage(call_, request.source()));
+  if (!remote) absolute.set_source(AbsoluteImage(request.source()));
   auto rpc = [](v1::Stasis::Stub& stub, grpc::ClientContext* context,
                 const v1::RestoreRequest& asked) { return stub.Restore(context, asked); };
   return Stream(absolute, rpc, &api::Restore, on_event);

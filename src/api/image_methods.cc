@@ -82,7 +82,8 @@ Result<v1::VerifyImageResponse> VerifyImage(Call& call, const v1::VerifyImageReq
   if (request.has_repository()) return VerifyImageOfRepository(call, request);
   STASIS_ASSIGN(const std::string path, ImagePath(call, request.store(), request.image()));
   STASIS_ASSIGN(auto reader, ImageReader::Open(path));
-  STASIS_ASSIGN(auto report, reader->Verify(store::VerifyLevel::kFull, ProgressOf(call, "verify")));
+  STASIS_ASSIGN(auto report,
+                reader->Verify(store::VerifyLevel::kFull, BytesProgressOf(call, "verify")));
   const v1::Origin origin = OriginOf(call, *reader);
   if (origin.by() == store::OriginName(store::Origin::kChanged)) {
     report.findings.push_back({store::kManifestName, "was changed after it was written here"});

@@ -12,6 +12,8 @@
 #include "api/container_operations.h"
 #include "api/job_history.h"
 #include "api/methods.h"
+#include "api/remote_images.h"
+#include "api/repository_choice.h"
 #include "api/result_message.h"
 #include "api/target.h"
 #include "api/usage_error.h"
@@ -20,6 +22,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/own_path.h"
+#include "base/secret.h"
 #include "checks/readable.h"
 #include "containers/identify.h"
 #include "containers/reference.h"
@@ -30,6 +33,7 @@
 #include "operations/recover.h"
 #include "operations/result.h"
 #include "plan/account.h"
+#include "repository/streamed_image.h"
 #include "store/image_folder.h"
 #include "store/store_folder.h"
 
@@ -246,14 +250,14 @@ Result<std::string> Hold(Call& call, const std::string&) {
   return event->SerializeAsString();
 }
 
-Result<v1::OperationEvent> Restore(Call& call, const v1::RestoreRequest& request) {
-  if (IsContainerSource(request.source())) {
-    return Annotate(RestoreContainer(call, request), "cannot restore " + request.source());
-  }
+// Restores from the image of `restore`, with the request's other options.
+Result<v1::OperationEvent> RestoreFrom(Call& call, const v1::RestoreRequest& request,
+                                       operations::RestoreOptions restore) {
   return Operate(call, "restore", "restore " + request.source(), request.options(),
                  [&](auto& session, auto& options) -> Result<operations::OperationResult> {
-                   operations::RestoreOptions restore;
-                   STASIS_ASSIGN(restore.image, FindImage(call.paths, request.source()));
+                   if (restore.image.empty()) {
+                     STASIS_ASSIGN(restore.image, FindImage(call.paths, request.source()));
+                   }
                    STASIS_TRY(CheckAbsolute("the log", request.log()));
                    STASIS_TRY(CheckAbsolute("the pid file", request.pid_file()));
                    restore.job = request.job();
@@ -272,6 +276,52 @@ Result<v1::OperationEvent> Restore(Call& call, const v1::RestoreRequest& request
                    }
                    return result;
                  });
+}
+
+// Restores an image of a repository. Its GPU memory goes from there to the arenas; files and CPU
+// memory are pulled before.
+Result<v1::OperationEvent> RestoreRemote(Call& call, const v1::RestoreRequest& request,
+                                         const RemoteImage& remote) {
+  v1::RepositoryChoice choice;
+  choice.set_name(remote.repository);
+  const std::string what = "cannot restore " + request.source();
+  STASIS_ASSIGN(const auto opened, Annotate(OpenRepository(call, choice), what));
+  STASIS_ASSIGN(const BlockSecret naming, NamingSecretOf(call.paths));
+  const store::UnitNames names(naming);
+  STASIS_ASSIGN(repository::PullOptions options, PullOptionsOf(call, *opened, names));
+  options.progress = BytesProgressOf(call, "pull");
+  STASIS_ASSIGN(const auto image,
+                Annotate(repository::StreamedImage::Open(opened->repository(), remote.name,
+                                                         call.paths.images(), std::move(options)),
+                         what));
+  const objects::Counters before = opened->repository().store().counters();
+  operations::RestoreOptions restore;
+  restore.image = image->path();
+  restore.ranges = image->ranges();
+  restore.shown_as = request.source();
+  STASIS_ASSIGN(auto event, RestoreFrom(call, request, std::move(restore)));
+  v1::OperationResult& result = *event.mutable_result();
+  const objects::Counters after = opened->repository().store().counters();
+  const repository::PullReport& pulled = image->report();
+  v1::Transfer& transfer = *result.mutable_transfer();
+  transfer.set_repository(remote.repository);
+  transfer.set_location(Utf8(opened->registration().location));
+  transfer.set_name(remote.name);
+  transfer.set_moved_bytes(pulled.fetched_bytes + result.shared_bytes());
+  transfer.set_known_bytes(pulled.shared_bytes);
+  transfer.set_received_bytes(pulled.received_bytes + after.bytes_received - before.bytes_received);
+  transfer.set_requests(pulled.requests + after.requests - before.requests);
+  transfer.set_retries(pulled.retries + after.retries - before.retries);
+  return event;
+}
+
+Result<v1::OperationEvent> Restore(Call& call, const v1::RestoreRequest& request) {
+  if (IsContainerSource(request.source())) {
+    return Annotate(RestoreContainer(call, request), "cannot restore " + request.source());
+  }
+  STASIS_ASSIGN(const auto remote, ParseRemoteImage(call, request.source()));
+  if (!remote) return RestoreFrom(call, request, {});
+  return RestoreRemote(call, request, *remote);
 }
 
 Result<v1::RecoverResponse> Recover(Call& call, const v1::RecoverRequest&) {

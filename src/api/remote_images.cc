@@ -22,7 +22,7 @@ std::string NameIn(const repository::OpenedRepository& opened, const std::string
 
 }  // namespace
 
-Progress ProgressOf(Call& call, const std::string& phase) {
+Progress BytesProgressOf(Call& call, const std::string& phase) {
   return [&call, phase](uint64_t done, uint64_t total) {
     if (call.emit) {
       v1::OperationEvent event;
@@ -90,7 +90,7 @@ Result<v1::VerifyImageResponse> VerifyImageOfRepository(Call& call,
   STASIS_ASSIGN(const auto opened, OpenRepository(call, request.repository()));
   repository::VerifyOptions options;
   options.not_before_unix_ns = request.not_before_unix_s() * kSecond;
-  options.progress = ProgressOf(call, "verify");
+  options.progress = BytesProgressOf(call, "verify");
   STASIS_ASSIGN(const auto report,
                 repository::VerifyImage(opened->repository(), request.image(), options));
   const std::string name = NameIn(*opened, request.image());
@@ -135,7 +135,7 @@ Result<v1::CollectGarbageResponse> CollectGarbageOfRepository(
     Call& call, const v1::CollectGarbageRequest& request) {
   STASIS_ASSIGN(const auto opened, OpenRepository(call, request.repository()));
   repository::GcOptions options;
-  options.progress = ProgressOf(call, "gc");
+  options.progress = BytesProgressOf(call, "gc");
   STASIS_ASSIGN(const auto report, repository::CollectGarbage(opened->repository(), options));
   v1::CollectGarbageResponse response;
   response.set_images(report.images);

@@ -21,6 +21,6 @@ Result<v1::CollectGarbageResponse> CollectGarbageOfRepository(
 
 // Returns a function that emits `phase` with its bytes, and returns false when the call is
 // cancelled.
-Progress ProgressOf(Call& call, const std::string& phase);
+Progress BytesProgressOf(Call& call, const std::string& phase);
 
 }  // namespace stasis::api

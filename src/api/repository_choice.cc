@@ -4,6 +4,8 @@
 
 #include "api/usage_error.h"
 #include "api/utf8.h"
+#include "base/secret.h"
+#include "repository/pulled_origin.h"
 
 namespace stasis::api {
 
@@ -61,6 +63,26 @@ Result<std::unique_ptr<OpenedRepository>> OpenRepository(const Call& call,
                                                          const v1::RepositoryChoice& choice) {
   STASIS_ASSIGN(const Registration registration, FindRepository(call, choice));
   return OpenedRepository::Open(registration, AccessOf(call, choice.max_bytes_per_second()));
+}
+
+Result<std::optional<RemoteImage>> ParseRemoteImage(const Call& call, const std::string& text) {
+  const size_t slash = text.find('/');
+  if (slash == text.npos || text.find('/', slash + 1) != text.npos) return std::nullopt;
+  RemoteImage remote{text.substr(0, slash), text.substr(slash + 1)};
+  STASIS_ASSIGN(const bool is_known, IsRepository(call, remote.repository));
+  if (!is_known) return std::nullopt;
+  return remote;
+}
+
+Result<repository::PullOptions> PullOptionsOf(const Call& call, const OpenedRepository& opened,
+                                              const store::UnitNames& names) {
+  STASIS_ASSIGN(const BlockSecret secret, BlockSecretOf(call.paths));
+  repository::PullOptions options;
+  options.names = &names;
+  options.origin = repository::PulledOrigin(secret, opened.repository().info().id);
+  STASIS_ASSIGN(options.write.origins, repository::WrittenHere(call.paths));
+  options.write.packs.bytes = call.settings.pack_bytes;
+  return options;
 }
 
 v1::Repository ToMessage(const Registration& r) {

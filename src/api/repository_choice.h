@@ -2,10 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "api/call.h"
 #include "base/result.h"
 #include "repository/opened.h"
+#include "repository/pull.h"
 #include "repository/registry.h"
 #include "stasis/v1/stasis.pb.h"
 
@@ -23,6 +26,20 @@ Result<repository::Registration> FindRepository(const Call& call,
 // Finds and opens it. An empty name is that of the configuration's repository.default.
 Result<std::unique_ptr<repository::OpenedRepository>> OpenRepository(
     const Call& call, const v1::RepositoryChoice& choice);
+
+// An image in a repository, as users name it: REPO/NAME.
+struct RemoteImage {
+  std::string repository;
+  std::string name;
+};
+// Returns nullopt unless the text before the only '/' is the name of a repository that was added.
+// "./REPO/NAME" is always a path.
+Result<std::optional<RemoteImage>> ParseRemoteImage(const Call& call, const std::string& text);
+
+// Returns the options of a pull, without progress. `names` must outlive them.
+Result<repository::PullOptions> PullOptionsOf(const Call& call,
+                                              const repository::OpenedRepository& opened,
+                                              const store::UnitNames& names);
 
 // Checks before a dump that its image can be pushed: the repository can be written, has no image of
 // this name (if it is not empty), and the target is not a container.

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <optional>
 
 #include "api/error_message.h"
 #include "api/local_images.h"
@@ -96,28 +95,6 @@ v1::OperationEvent ToEvent(const std::string& verb, const std::string& target,
   v1::PhaseReport& phase = *result.add_phases();
   phase.set_name(verb);
   phase.set_seconds(report.seconds);
-  return event;
-}
-
-// Returns the result of a pull that had nothing to do, if the local image at `path` is the one in
-// the repository. Returns kAlreadyExists if it is another one.
-Result<std::optional<v1::OperationEvent>> FindSame(const OpenedRepository& opened,
-                                                   const std::string& name,
-                                                   const std::string& path) {
-  const auto local = store::ImageReader::Open(path);
-  if (!local && local.error().code == Code::kNotFound) return std::nullopt;
-  STASIS_ASSIGN(const auto record, opened.repository().ReadImage(name, {}));
-  if (!local || (*local)->manifest().image_id != record.manifest.image_id) {
-    return Fail(Code::kAlreadyExists, Domain::kImage, 0,
-                fmt::format("{} exists already, and is not the image {} of {}", path, name,
-                            opened.registration().name),
-                fmt::format("`stasis image pull {} -R {} --name OTHER` gives the copy another name",
-                            name, opened.registration().name));
-  }
-  repository::PullReport nothing;
-  nothing.notes.push_back("the image was on this machine already");
-  v1::OperationEvent event = ToEvent("pull", name, name, opened, nothing);
-  event.mutable_result()->set_image(Utf8(path));
   return event;
 }
 
@@ -259,7 +236,7 @@ Result<v1::OperationEvent> PushImage(Call& call, const v1::PushImageRequest& req
   options.names = &names;
   STASIS_ASSIGN(options.trusts_index, WroteIndex(call, *reader));
   STASIS_ASSIGN(options.codec, CodecOf(request.compress()));
-  options.progress = ProgressOf(call, "push");
+  options.progress = BytesProgressOf(call, "push");
   STASIS_ASSIGN(const auto report, repository::Push(opened->repository(), *reader, name, options));
   v1::OperationEvent event = ToEvent("push", request.image(), name, *opened, report);
   event.mutable_result()->set_image(Utf8(reader->path()));
@@ -277,19 +254,10 @@ Result<v1::OperationEvent> PullImage(Call& call, const v1::PullImageRequest& req
   const std::string& name = request.image();
   const std::string& local_name = request.name().empty() ? name : request.name();
   STASIS_ASSIGN(const auto opened, OpenRepository(call, request.repository()));
-  if (request.reuse()) {
-    STASIS_ASSIGN(const auto same, FindSame(*opened, name, store + "/" + local_name));
-    if (same) return *same;
-  }
   STASIS_ASSIGN(const BlockSecret naming, NamingSecretOf(call.paths));
-  STASIS_ASSIGN(const BlockSecret secret, BlockSecretOf(call.paths));
   const store::UnitNames names(naming);
-  repository::PullOptions options;
-  options.names = &names;
-  options.origin = repository::PulledOrigin(secret, opened->repository().info().id);
-  STASIS_ASSIGN(options.write.origins, repository::WrittenHere(call.paths));
-  options.write.packs.bytes = call.settings.pack_bytes;
-  options.progress = ProgressOf(call, "pull");
+  STASIS_ASSIGN(repository::PullOptions options, PullOptionsOf(call, *opened, names));
+  options.progress = BytesProgressOf(call, "pull");
   STASIS_ASSIGN(const auto report,
                 repository::Pull(opened->repository(), name, store, local_name, options));
   v1::OperationEvent event = ToEvent("pull", name, name, *opened, report);

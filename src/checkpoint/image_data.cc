@@ -121,7 +121,8 @@ struct Filled {
 
 }  // namespace
 
-Status ReadShards(const store::ImageReader& reader, const std::vector<GpuShard*>& shards,
+Status ReadShards(const store::ImageReader& reader, const store::RangeSource* elsewhere,
+                  const std::vector<GpuShard*>& shards,
                   const std::function<bool(uint64_t)>& progress,
                   const std::function<void()>& filled_more) {
   // Select the ranges in the order of the arenas, which are filled from their beginning.
@@ -146,7 +147,6 @@ Status ReadShards(const store::ImageReader& reader, const std::vector<GpuShard*>
     }
     mappings.push_back(std::move(mapping));
   }
-  STASIS_ASSIGN(auto units, store::UnitReader::Open(reader, std::move(selection)));
   const uint64_t chunk = dataplane::ChunkBytes();
   std::mutex mutex;  // guards `done`, `filled` and the shards
   uint64_t done = 0;
@@ -166,6 +166,14 @@ Status ReadShards(const store::ImageReader& reader, const std::vector<GpuShard*>
     if (before / chunk != now.bytes / chunk || now.bytes == shard.bytes()) filled_more();
     return {};
   };
+  if (elsewhere != nullptr) {
+    const auto go_on = [&] {
+      std::lock_guard lock(mutex);
+      return progress(done);
+    };
+    return InTime(elsewhere->Read(selection.ranges, outputs, placed, go_on));
+  }
+  STASIS_ASSIGN(auto units, store::UnitReader::Open(reader, std::move(selection)));
   return InTime(units.Read(outputs, placed, nullptr));
 }
 

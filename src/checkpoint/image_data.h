@@ -8,6 +8,7 @@
 #include "store/block_writer.h"
 #include "store/image_reader.h"
 #include "store/image_writer.h"
+#include "store/range_source.h"
 
 namespace stasis::checkpoint {
 
@@ -29,8 +30,10 @@ Result<std::vector<gpu_state::GpuShard>> ShardsIn(
     uid_t owner);
 // Fills the arenas of the shards from the beginning and checks every block. Updates
 // GpuShard::filled, and calls `filled_more` when another chunk is filled. Both functions are called
-// by one thread at a time, which may not be the caller's.
-Status ReadShards(const store::ImageReader& reader, const std::vector<gpu_state::GpuShard*>& shards,
+// by one thread at a time, which may not be the caller's. Reads from `elsewhere` instead of the
+// image if it is set.
+Status ReadShards(const store::ImageReader& reader, const store::RangeSource* elsewhere,
+                  const std::vector<gpu_state::GpuShard*>& shards,
                   const std::function<bool(uint64_t)>& progress,
                   const std::function<void()>& filled_more);
 

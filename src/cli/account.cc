@@ -138,8 +138,11 @@ std::string AccountText(const OperationResult& result) {
   if (result.device_bytes() > 0 && !result.phases().empty()) text += CarriedText(result);
   if (result.has_transfer()) {
     const v1::Transfer& t = result.transfer();
-    text += fmt::format("  pushed to {}/{}: {} sent, {} were in the repository\n", t.repository(),
-                        t.name(), FormatBytes(t.moved_bytes()), FormatBytes(t.known_bytes()));
+    const bool is_dump = result.verb() == "dump";
+    text += fmt::format("  {} {}/{}: {} {}, {} {}\n", is_dump ? "pushed to" : "restored from",
+                        t.repository(), t.name(), FormatBytes(t.moved_bytes()),
+                        is_dump ? "sent" : "received", FormatBytes(t.known_bytes()),
+                        is_dump ? "were in the repository" : "were on this machine");
   }
   if (!abi::IsHardware(result.driver()) && !result.phases().empty()) {
     text += "  run on the software GPU: the times say nothing about a real GPU\n";

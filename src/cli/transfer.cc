@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include "api/methods.h"
-#include "api/repository_choice.h"
 #include "api/result_json.h"
 #include "base/deadline.h"
 #include "base/file.h"
@@ -52,16 +51,6 @@ Result<v1::RepositoryChoice> RepositoryFlags::ToMessage() const {
     message.set_max_bytes_per_second(bytes);
   }
   return message;
-}
-
-Result<std::optional<RemoteImage>> ParseRemoteImage(const api::Call& call,
-                                                    const std::string& text) {
-  const size_t slash = text.find('/');
-  if (slash == text.npos || text.find('/', slash + 1) != text.npos) return std::nullopt;
-  RemoteImage remote{text.substr(0, slash), text.substr(slash + 1)};
-  STASIS_ASSIGN(const bool is_known, api::IsRepository(call, remote.repository));
-  if (!is_known) return std::nullopt;
-  return remote;
 }
 
 std::function<void(const google::protobuf::MessageLite&)> BytesProgress(const Globals& globals) {

@@ -1,7 +1,6 @@
 // Code shared by commands that copy images to or from a repository.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "cli/operation.h"
@@ -18,15 +17,6 @@ struct RepositoryFlags {
   void AddLimitTo(App verb);
   Result<v1::RepositoryChoice> ToMessage() const;
 };
-
-// An image in a repository, as users name it: REPO/NAME.
-struct RemoteImage {
-  std::string repository;
-  std::string name;
-};
-// Returns nullopt unless the text before the only '/' is the name of a repository that was added.
-// "./REPO/NAME" is always a path.
-Result<std::optional<RemoteImage>> ParseRemoteImage(const api::Call& call, const std::string& text);
 
 // Copy an image, with progress on stderr. Ctrl-C cancels. They run in this process, because the
 // credentials for an object store may be in its environment.

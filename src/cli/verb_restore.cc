@@ -1,10 +1,7 @@
-#include <fmt/format.h>
-
 #include <memory>
 
 #include "base/file.h"
 #include "cli/operation.h"
-#include "cli/transfer.h"
 
 namespace stasis::cli {
 namespace {
@@ -38,27 +35,6 @@ v1::RestoreRequest RequestOf(const RestoreOptions& options) {
   request.set_trust_image(options.trust_image);
   *request.mutable_criu() = options.criu.ToMessage();
   return request;
-}
-
-// If the source is REPO/NAME, pulls the image and replaces the source by the local copy, which
-// stays.
-Status Localize(const Globals& globals, RestoreOptions& options) {
-  STASIS_ASSIGN(const api::Call call, OpenCall(globals));
-  STASIS_ASSIGN(const auto remote, ParseRemoteImage(call, options.source));
-  if (!remote) return {};
-  if (options.common.dry_run) {
-    return FailUsage(
-        "--dry-run needs an image on this machine",
-        fmt::format("`stasis image pull {} -R {}` copies it", remote->name, remote->repository));
-  }
-  v1::PullImageRequest request;
-  request.set_image(remote->name);
-  request.mutable_repository()->set_name(remote->repository);
-  request.set_reuse(true);
-  STASIS_ASSIGN(const auto pulled, PullImage(globals, request));
-  if (!globals.quiet) PrintStderr(TransferText(pulled));
-  options.source = pulled.image();
-  return {};
 }
 
 // Sets `job` to the restored job.
@@ -120,7 +96,6 @@ void RegisterRestore(App app, const std::function<void(Action)>& select) {
   verb->callback([=] {
     select([=](const Globals& globals) -> Outcome {
       STASIS_ASSIGN(options->source, options->words.Name());
-      STASIS_TRY(Localize(globals, *options));
       if (options->attach) return RunAttached(globals, *options);
       std::string job;
       return RunRestore(globals, RequestOf(*options), job);

@@ -205,7 +205,17 @@ Result<std::string> FinishDump(Services& services, const Operation& operation) {
   return SweepStore(std::move(outcome), operation);
 }
 
+// Removes what a killed restore from a repository left: its image is in a hidden folder of the
+// store.
+Status SweepStreamed(const Operation& operation) {
+  const std::filesystem::path folder = std::filesystem::path(operation.image).parent_path();
+  if (!folder.filename().string().starts_with('.')) return {};
+  STASIS_TRY(checkpoint::SweepStoreOf(folder));
+  return {};
+}
+
 Result<std::string> FinishRestore(Services&, const Operation& operation) {
+  STASIS_TRY(SweepStreamed(operation));
   const bool alive = process::IsAlive(operation.restored_root);
   return fmt::format("finished: the program {} process {}{}", alive ? "runs as" : "was restored as",
                      operation.restored_root.pid.value, alive ? "" : " and has ended since");
@@ -222,8 +232,9 @@ Result<std::string> UndoRestore(Services& services, const Operation& operation) 
     return FinishRestore(services, operation);
   }
   STASIS_TRY(checkpoint::EndTree(operation.restored_shim, operation.restored_root));
+  STASIS_TRY(SweepStreamed(operation));
   return fmt::format("undone: the half-restored program was ended, and the image {} is unchanged",
-                     operation.image);
+                     operation.target);
 }
 
 using Recovery = Result<std::string> (*)(Services&, const Operation&);

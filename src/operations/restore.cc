@@ -84,7 +84,9 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
                 "run it as root, or without --new-pidns");
   }
   STASIS_TRY(RecoverFirst(session));
-  STASIS_ASSIGN(auto reader, store::ImageReader::Open(restore.image));
+  STASIS_ASSIGN(auto reader, restore.ranges == nullptr
+                                 ? store::ImageReader::Open(restore.image)
+                                 : store::ImageReader::OpenWithoutRanges(restore.image));
   const store::Manifest& manifest = reader->manifest();
   STASIS_TRY(checks::CheckImageTrust(*reader, Caller::Self(), services.paths, restore.trust_image));
   if (restore.held && checkpoint::NeedsCpuFiles(manifest)) {
@@ -109,8 +111,7 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
 
   OperationResult result;
   result.operation = OperationId();
-  result.target = restore.image;
-  result.image = restore.image;
+  result.target = result.image = restore.shown_as.empty() ? restore.image : restore.shown_as;
   result.image_bytes = manifest.TotalBytes();
   result.driver_kind = manifest.software.driver_kind;
   for (const auto& p : manifest.processes) result.device_bytes += p.device_bytes;

@@ -8,11 +8,15 @@
 #include "operations/options.h"
 #include "operations/result.h"
 #include "operations/session.h"
+#include "store/range_source.h"
 
 namespace stasis::operations {
 
 struct RestoreOptions {
-  std::string image;       // path
+  std::string image;  // path
+  // If set, the image's GPU memory is not in its folder, and is read from here.
+  const store::RangeSource* ranges = nullptr;
+  std::string shown_as;    // the image's name for the user; if empty, its path
   std::string job;         // the job's id; if empty, the one in the image, or a new one
   std::string log;         // file for the program's output; if empty, the job's log
   std::string gpu_map;     // "OLD=NEW,..."

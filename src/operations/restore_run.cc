@@ -57,7 +57,7 @@ Status RestoreRun::ClaimJob() {
 Operation RestoreRun::MakeOperation(Operation base) {
   owner_ = base.owner;
   work_dir_ = checkpoint::WorkFolder(session_.services.paths, owner_);
-  base.target = reader_.path();
+  base.target = options_.shown_as.empty() ? reader_.path() : options_.shown_as;
   base.image = reader_.path();
   base.job = job_;
   return base;
@@ -332,7 +332,8 @@ Status RestoreRun::ReadData(PhaseScope& scope) {
     scope.ReportBytes(done, total);
     return !scope.deadline().passed() && !scope.Abandoned();
   };
-  STASIS_TRY(checkpoint::ReadShards(reader_, shards, progress, [&] { scope.Changed(); }));
+  STASIS_TRY(
+      checkpoint::ReadShards(reader_, options_.ranges, shards, progress, [&] { scope.Changed(); }));
   scope.SetBytes(total);
   return {};
 }

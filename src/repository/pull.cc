@@ -84,6 +84,7 @@ uint64_t Puller::TotalBytes() const {
   uint64_t total = 0;
   const auto sequences = SequencesOf(record_.manifest);
   for (size_t i = 0; i < sequences.size(); ++i) {
+    if (options_.without_ranges && sequences[i].kind == Sequence::Kind::kRange) continue;
     uint64_t unit = 0;
     for (const StoredRun& run : record_.sequences[i]) {
       unit += run.units;
@@ -111,10 +112,12 @@ Result<store::Manifest> Puller::WriteParts(store::ImageWriter& writer, const Ima
                             [this](uint64_t done, uint64_t total) { return Report(done, total); }};
   store::Manifest manifest = record_.manifest;
   manifest.unit_naming.reset();
-  manifest.ranges.clear();
   manifest.page_files.clear();
+  manifest.ranges_elsewhere = options_.without_ranges && !manifest.ranges.empty();
+  if (!options_.without_ranges) manifest.ranges.clear();
   for (const auto kind : {Sequence::Kind::kRange, Sequence::Kind::kPageFile}) {
     const bool is_range = kind == Sequence::Kind::kRange;
+    if (is_range && options_.without_ranges) continue;
     if (is_range ? record_.manifest.ranges.empty() : record_.manifest.page_files.empty()) continue;
     STASIS_ASSIGN(const auto written, PullUnits(context, writer, is_range ? blocks : pages, kind));
     written.DescribeIn(manifest);

@@ -27,6 +27,8 @@ struct PullOptions {
   // that would say that this installation wrote the memory itself. Without a key the origin is
   // unknown.
   std::optional<store::OriginKey> origin;
+  // Leaves out the memory of the GPUs, and sets Manifest::ranges_elsewhere.
+  bool without_ranges = false;
   // Called with the bytes of units fetched or linked, and of all units. Returns false to cancel.
   Progress progress;
   Deadline deadline;

@@ -23,8 +23,8 @@ constexpr uint64_t kRangeBytes = 16 << 20;
 class UnitSink final : public objects::Sink {
  public:
   UnitSink(const PackTable& table, const FetchRange& range, UnitOpener& opener,
-           const UnitReceived& received)
-      : table_(table), range_(range), opener_(opener), received_(received) {
+           const UnitReceived& received, const UnitPlaceOf& place_of)
+      : table_(table), range_(range), opener_(opener), received_(received), place_of_(place_of) {
     Begin(0);
   }
 
@@ -74,8 +74,12 @@ class UnitSink final : public objects::Sink {
   }
   Status Open(std::string_view sealed) {
     const uint32_t unit = range_.units[next_];
-    STASIS_TRY(opener_.Open(unit, sealed, {stored_.get(), place_.stored_bytes}));
-    std::string_view plain(stored_.get(), place_.stored_bytes);
+    char* out = stored_.get();
+    if (place_of_ && place_.codec == store::Codec::kNone) {
+      if (char* place = place_of_(unit)) out = place;
+    }
+    STASIS_TRY(opener_.Open(unit, sealed, {out, place_.stored_bytes}));
+    std::string_view plain(out, place_.stored_bytes);
     if (place_.codec != store::Codec::kNone) {
       if (!plain_) plain_ = std::make_unique_for_overwrite<char[]>(kMaxUnitBytes);
       STASIS_TRY(store::Decompress(place_.codec, plain, plain_.get(), place_.plain_bytes));
@@ -88,6 +92,7 @@ class UnitSink final : public objects::Sink {
   const FetchRange& range_;
   UnitOpener& opener_;
   const UnitReceived& received_;
+  const UnitPlaceOf& place_of_;
   const std::unique_ptr<char[]> sealed_ =
       std::make_unique_for_overwrite<char[]>(kMaxUnitBytes + kTagBytes);
   const std::unique_ptr<char[]> stored_ = std::make_unique_for_overwrite<char[]>(kMaxUnitBytes);
@@ -121,11 +126,12 @@ std::vector<FetchRange> PlanFetches(const ImagePlaces& places,
 }
 
 Status FetchUnits(const Repository& repository, const ImagePlaces& places, const FetchRange& range,
-                  const UnitReceived& received, const objects::CallOptions& call) {
+                  const UnitReceived& received, const objects::CallOptions& call,
+                  const UnitPlaceOf& place_of) {
   const PackTable& table = places.table(range.pack);
   const std::string key = PackKey(places.id(range.pack));
   STASIS_ASSIGN(const auto opener, repository.sealing().OpenPack(table.seal_id()));
-  UnitSink sink(table, range, *opener, received);
+  UnitSink sink(table, range, *opener, received, place_of);
   auto status = repository.store().Get(key, range.offset, range.bytes, sink, call);
   if (status && !sink.IsComplete()) {
     status = Fail(Code::kDataLoss, Domain::kImage, 0, "the store sent too few bytes");

@@ -36,12 +36,16 @@ std::vector<FetchRange> PlanFetches(const ImagePlaces& places,
 
 // Takes the bytes of one unit, which are valid during the call only.
 using UnitReceived = std::function<Status(uint32_t unit, std::string_view plain)>;
+// Returns where the bytes of a unit belong, or nullptr. They are then decrypted to that place,
+// unless they are compressed.
+using UnitPlaceOf = std::function<char*(uint32_t unit)>;
 
 // Fetches the units of a range and calls `received` for each of them once, in order, from one
 // thread at a time. A transfer that breaks off begins again at the start of a unit. Returns
 // kDataLoss if the pack is missing or too short or a unit is damaged, and the first error of
 // `received`. Safe to call from any thread.
 Status FetchUnits(const Repository& repository, const ImagePlaces& places, const FetchRange& range,
-                  const UnitReceived& received, const objects::CallOptions& call);
+                  const UnitReceived& received, const objects::CallOptions& call,
+                  const UnitPlaceOf& place_of = nullptr);
 
 }  // namespace stasis::repository

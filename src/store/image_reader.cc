@@ -80,6 +80,20 @@ Status VerifyReport::ToStatus(const std::string& image) const {
 }
 
 Result<std::unique_ptr<ImageReader>> ImageReader::Open(const std::string& path, Deletion deletion) {
+  STASIS_ASSIGN(auto reader, OpenAny(path, deletion));
+  if (!reader->manifest_.ranges_elsewhere) return reader;
+  return Fail(
+      Code::kFailedPrecondition, Domain::kImage, 0,
+      fmt::format("image {} has no GPU memory: it is a part of a restore from a repository", path),
+      "restore the image from the repository again");
+}
+
+Result<std::unique_ptr<ImageReader>> ImageReader::OpenWithoutRanges(const std::string& path) {
+  return OpenAny(path, Deletion::kExcluded);
+}
+
+Result<std::unique_ptr<ImageReader>> ImageReader::OpenAny(const std::string& path,
+                                                          Deletion deletion) {
   STASIS_ASSIGN(UniqueFd folder, Annotate(OpenFolder(path), "open image " + path));
   std::unique_ptr<ImageReader> reader(new ImageReader(AbsolutePath(path), std::move(folder)));
   if (deletion == Deletion::kExcluded) {

@@ -52,6 +52,9 @@ class ImageReader {
   // does not support its format.
   static Result<std::unique_ptr<ImageReader>> Open(const std::string& path,
                                                    Deletion deletion = Deletion::kExcluded);
+  // Also opens an image whose GPU memory is elsewhere (Manifest::ranges_elsewhere), for a caller
+  // that reads this memory from a RangeSource. Open refuses it with kFailedPrecondition.
+  static Result<std::unique_ptr<ImageReader>> OpenWithoutRanges(const std::string& path);
 
   const Manifest& manifest() const { return manifest_; }
   const std::string& path() const { return path_; }
@@ -75,6 +78,7 @@ class ImageReader {
  private:
   ImageReader(std::string path, UniqueFd folder)
       : path_(std::move(path)), folder_(std::move(folder)) {}
+  static Result<std::unique_ptr<ImageReader>> OpenAny(const std::string& path, Deletion deletion);
   void FindStrays(std::vector<Finding>& findings) const;
   Result<uint64_t> VerifyUnits(VerifyLevel level, const Progress& progress,
                                std::vector<Finding>& findings) const;

@@ -36,9 +36,10 @@ inline constexpr char kPacksFolder[] = "packs";
 inline constexpr char kAgentFolder[] = "agent";  // exists only if it contains files
 
 // Bits of the envelope's features. A reader must reject an image with a bit that it does not know.
-inline constexpr uint64_t kFeatureAgent = 1;   // files in agent/
-inline constexpr uint64_t kFeatureOrigin = 2;  // an origin MAC after the body (envelope.h)
-inline constexpr uint64_t kKnownFeatures = kFeatureAgent | kFeatureOrigin;
+inline constexpr uint64_t kFeatureAgent = 1;      // files in agent/
+inline constexpr uint64_t kFeatureOrigin = 2;     // an origin MAC after the body (envelope.h)
+inline constexpr uint64_t kFeatureElsewhere = 4;  // Manifest::ranges_elsewhere
+inline constexpr uint64_t kKnownFeatures = kFeatureAgent | kFeatureOrigin | kFeatureElsewhere;
 
 inline constexpr char kOtherCopyHint[] = "Take another copy of the image, or an older checkpoint.";
 

@@ -185,6 +185,9 @@ struct Manifest {
   std::vector<RequiredFile> required_files;
   std::vector<Pack> packs;
   std::vector<PageFile> page_files;
+  // The memory of `ranges` is not in this image, and their runs are zeros. Such an image exists
+  // only while it is restored (repository/streamed_image.h).
+  bool ranges_elsewhere = false;
 
   uint64_t TotalBytes() const;  // of files, and of units as they are stored
   uint64_t AddedBytes() const;  // the same without units of earlier images

@@ -203,10 +203,10 @@ Status CheckFilePath(std::string_view path) {
 }
 
 uint64_t FeaturesOf(const Manifest& manifest) {
-  for (const File& file : manifest.files) {
-    if (file.path.starts_with(std::string(kAgentFolder) + "/")) return kFeatureAgent;
-  }
-  return 0;
+  const bool has_agent = std::any_of(
+      manifest.files.begin(), manifest.files.end(),
+      [](const File& file) { return file.path.starts_with(std::string(kAgentFolder) + "/"); });
+  return (has_agent ? kFeatureAgent : 0) | (manifest.ranges_elsewhere ? kFeatureElsewhere : 0);
 }
 
 std::string Printable(std::string_view text, size_t max_bytes) {

@@ -305,6 +305,7 @@ Result<std::string> EncodeManifest(const Manifest& manifest) {
   PutAll(manifest.required_files, message.mutable_required_files());
   PutAll(manifest.packs, message.mutable_packs());
   PutAll(manifest.page_files, message.mutable_page_files());
+  message.set_ranges_elsewhere(manifest.ranges_elsewhere);
 
   std::string body = message.SerializeAsString();
   // Decode it again, because an image with too long a text or list could not be opened.
@@ -339,6 +340,7 @@ Result<Manifest> DecodeManifest(std::string_view body) {
   STASIS_TRY(TakeAll(message.required_files(), manifest.required_files));
   STASIS_TRY(TakeAll(message.packs(), manifest.packs));
   STASIS_TRY(TakeAll(message.page_files(), manifest.page_files));
+  manifest.ranges_elsewhere = message.ranges_elsewhere();
   STASIS_TRY(CheckManifest(manifest));
   return manifest;
 }

@@ -126,6 +126,7 @@ def moves(world, server, a, b):
         target("image", "verify", name, "-R", "fleet")
         target("restore", f"fleet/{name}", "--job", "job")
         program.expect_running()
+        demand(not any((target.state / "data" / "images").iterdir()), "the restore left something")
     demand(sent[0] > 32 << 20, f"the first push sent {sent[0]} bytes only")
     demand(max(sent[1:]) < sent[0] // 4, f"later pushes sent {sent} bytes, though little had changed")
     program.kill()

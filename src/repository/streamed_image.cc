@@ -1,0 +1,43 @@
+#include "repository/streamed_image.h"
+
+#include "base/file.h"
+#include "repository/layout.h"
+#include "store/beneath.h"
+#include "store/image_reader.h"
+
+namespace stasis::repository {
+
+Result<std::unique_ptr<StreamedImage>> StreamedImage::Open(const Repository& repository,
+                                                           const std::string& name,
+                                                           const std::string& store,
+                                                           PullOptions options) {
+  STASIS_TRY(store::CheckImageName(name));
+  STASIS_TRY(MakeDirs(store));
+  std::unique_ptr<StreamedImage> image(new StreamedImage(repository, store));
+  STASIS_ASSIGN(image->hidden_, store::MakeHidden(store, name, store::kPartial));
+  options.without_ranges = true;
+  STASIS_ASSIGN(image->report_,
+                Pull(repository, name, store + "/" + image->hidden_.name, name, options));
+  STASIS_ASSIGN(image->record_, repository.ReadImage(name, {options.deadline, {}}));
+  // A push may have replaced the image meanwhile.
+  STASIS_ASSIGN(const auto pulled, store::ImageReader::OpenWithoutRanges(image->path()));
+  if (pulled->manifest().image_id != image->record_.manifest.image_id) {
+    return Fail(Code::kAborted, Domain::kImage, 0,
+                repository.NameOf(ImageKey(name)) + " was replaced during the restore",
+                "try again");
+  }
+  STASIS_ASSIGN(image->places_,
+                ImagePlaces::Read(repository, image->record_, {options.deadline, {}}));
+  image->stream_.emplace(repository, image->record_, *image->places_);
+  return image;
+}
+
+StreamedImage::~StreamedImage() {
+  if (hidden_.name.empty()) return;
+  // A sweep removes what this leaves.
+  if (auto folder = store::OpenFolder(store_)) {
+    (void)store::RemoveHidden(folder->get(), store_, hidden_.name);
+  }
+}
+
+}  // namespace stasis::repository

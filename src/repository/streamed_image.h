@@ -1,0 +1,53 @@
+// An image of a repository that is restored without a local copy. Its files and CPU memory are
+// pulled into a hidden folder; the memory of the GPUs is read while the program is restored.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/result.h"
+#include "repository/image_places.h"
+#include "repository/image_record.h"
+#include "repository/pull.h"
+#include "repository/range_stream.h"
+#include "repository/repository.h"
+#include "store/image_folder.h"
+
+namespace stasis::repository {
+
+class StreamedImage {
+ public:
+  // Pulls into a hidden folder of `store`, which a sweep removes if this process is killed. The
+  // errors are those of Pull. `repository` must outlive this object.
+  static Result<std::unique_ptr<StreamedImage>> Open(const Repository& repository,
+                                                     const std::string& name,
+                                                     const std::string& store, PullOptions options);
+  // Removes the folder.
+  ~StreamedImage();
+  StreamedImage(const StreamedImage&) = delete;
+
+  // For ImageReader::OpenWithoutRanges.
+  const std::string& path() const { return report_.path; }
+  // The memory of the GPUs; nullptr if the image has none.
+  const store::RangeSource* ranges() const {
+    return record_.manifest.ranges.empty() ? nullptr : &*stream_;
+  }
+  // About the part that Open has pulled.
+  const PullReport& report() const { return report_; }
+
+ private:
+  StreamedImage(const Repository& repository, std::string store)
+      : repository_(repository), store_(std::move(store)) {}
+
+  const Repository& repository_;
+  const std::string store_;
+  store::Hidden hidden_;
+  ImageRecord record_;
+  std::optional<ImagePlaces> places_;
+  std::optional<RangeStream> stream_;
+  PullReport report_;
+};
+
+}  // namespace stasis::repository

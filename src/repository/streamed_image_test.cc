@@ -1,0 +1,144 @@
+#include "repository/streamed_image.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "repository/repository_testing.h"
+#include "store/store_folder.h"
+
+namespace stasis::repository {
+namespace {
+
+using ::testing::IsEmpty;
+using testing::Contents;
+using testing::MakeContents;
+using testing::TempStore;
+
+class StreamedImageTest : public testing::RepositoryTest {
+ protected:
+  StreamedImageTest() { options_.names = &names_; }
+
+  Result<std::unique_ptr<StreamedImage>> Open(const std::string& name = "llama") {
+    return StreamedImage::Open(repository_, name, store_.path(), options_);
+  }
+  // Reads the only range of the image.
+  Status Read(const StreamedImage& image, std::string& memory,
+              const std::function<bool()>& go_on = [] { return true; }) {
+    const size_t ranges[] = {0};
+    char* const outputs[] = {memory.data()};
+    const auto placed = [this](const store::UnitJobs::Place&, uint64_t bytes) -> Status {
+      placed_ += bytes;
+      return {};
+    };
+    return image.ranges()->Read(ranges, outputs, placed, go_on);
+  }
+
+  TempStore store_;
+  PullOptions options_;
+  std::atomic<uint64_t> placed_{0};
+};
+
+// Units that are zero, and units that are the same.
+Contents WithRepetitions() {
+  Contents contents = MakeContents(1);
+  contents.gpu.replace(3 * testing::kTestBlock, 9 * testing::kTestBlock,
+                       9 * testing::kTestBlock, '\0');
+  contents.gpu.replace(20 * testing::kTestBlock, testing::kTestBlock,
+                       contents.gpu.substr(0, testing::kTestBlock));
+  contents.gpu.resize(contents.gpu.size() - 100);
+  return contents;
+}
+
+TEST_F(StreamedImageTest, TheMemoryGoesToItsPlace) {
+  const Contents contents = WithRepetitions();
+  for (const auto codec : {store::Codec::kNone, store::Codec::kLz4}) {
+    const std::string name = std::string("llama-") + store::CodecName(codec);
+    const std::string path = testing::WriteImage(local_.path(), name, contents, names_);
+    const auto local = store::ImageReader::Open(path);
+    ASSERT_TRUE(local);
+    PushOptions push = testing::PushWith(names_);
+    push.codec = codec;
+    ASSERT_TRUE(Push(repository_, **local, name, push));
+    const auto image = Open(name);
+    ASSERT_TRUE(image) << image.error().ToString();
+    std::string memory(contents.gpu.size(), 'x');
+    placed_ = 0;
+    const Status read = Read(**image, memory);
+    ASSERT_TRUE(read) << read.error().ToString();
+    EXPECT_TRUE(memory == contents.gpu);
+    EXPECT_EQ(placed_, contents.gpu.size());
+  }
+}
+
+TEST_F(StreamedImageTest, TheRestIsInAHiddenFolderThatIsRemoved) {
+  MustPush("llama", MakeContents(1));
+  {
+    const auto image = Open();
+    ASSERT_TRUE(image) << image.error().ToString();
+    EXPECT_THAT(*store::ListImages(store_.path()), IsEmpty());
+    EXPECT_EQ(ListDir(store_.path())->size(), 1u);
+    EXPECT_THAT(*store::SweepPartials(store_.path()), IsEmpty()) << "it is in use";
+    const auto reader = store::ImageReader::OpenWithoutRanges((*image)->path());
+    ASSERT_TRUE(reader) << reader.error().ToString();
+    EXPECT_TRUE((*reader)->Verify(store::VerifyLevel::kFull)->ok());
+    EXPECT_EQ((*reader)->manifest().ranges.size(), 1u);
+  }
+  EXPECT_THAT(*ListDir(store_.path()), IsEmpty());
+}
+
+// Its ranges would be read as zeros.
+TEST_F(StreamedImageTest, NothingElseOpensIt) {
+  MustPush("llama", MakeContents(1));
+  const auto image = Open();
+  ASSERT_TRUE(image);
+  const auto reader = store::ImageReader::Open((*image)->path());
+  ASSERT_FALSE(reader);
+  EXPECT_EQ(reader.error().code, Code::kFailedPrecondition);
+}
+
+TEST_F(StreamedImageTest, DamageIsNoticed) {
+  MustPush("llama", MakeContents(1));
+  const auto image = Open();
+  ASSERT_TRUE(image);
+  for (const std::string& key : Keys("packs/")) {
+    std::string data = objects_.Objects()[key];
+    data[data.size() / 2] = static_cast<char>(data[data.size() / 2] ^ 1);
+    objects_.Overwrite(key, data);
+  }
+  std::string memory(MakeContents(1).gpu.size(), 'x');
+  const Status read = Read(**image, memory);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code, Code::kDataLoss) << read.error().ToString();
+}
+
+TEST_F(StreamedImageTest, AMissingPackIsNoticed) {
+  MustPush("llama", MakeContents(1));
+  const auto image = Open();
+  ASSERT_TRUE(image);
+  for (const std::string& key : Keys("packs/")) ASSERT_TRUE(objects_.Delete(key));
+  std::string memory(MakeContents(1).gpu.size(), 'x');
+  EXPECT_EQ(Read(**image, memory).error().code, Code::kDataLoss);
+}
+
+TEST_F(StreamedImageTest, ItIsCancelled) {
+  MustPush("llama", MakeContents(1));
+  const auto image = Open();
+  ASSERT_TRUE(image);
+  std::string memory(MakeContents(1).gpu.size(), 'x');
+  const Status read = Read(**image, memory, [] { return false; });
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code, Code::kCancelled);
+}
+
+TEST_F(StreamedImageTest, AFailedPullLeavesNothing) {
+  MustPush("llama", MakeContents(1));
+  EXPECT_EQ(Open("none").error().code, Code::kNotFound);
+  for (const std::string& key : Keys("packs/")) ASSERT_TRUE(objects_.Delete(key));
+  EXPECT_EQ(Open().error().code, Code::kDataLoss);
+  EXPECT_THAT(*ListDir(store_.path()), IsEmpty());
+}
+
+}  // namespace
+}  // namespace stasis::repository

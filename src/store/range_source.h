@@ -1,0 +1,23 @@
+// Where a restore reads GPU memory that is not in the image itself.
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "base/result.h"
+#include "store/unit_jobs.h"
+
+namespace stasis::store {
+
+class RangeSource {
+ public:
+  virtual ~RangeSource() = default;
+  // Fills outputs[i], which is as large as the manifest's range ranges[i], zeros included. Checks
+  // every byte before it returns. Calls `placed` from several threads for each part that was
+  // checked and is in its place, and begins with the first outputs. Calls `go_on` regularly from
+  // the caller's thread. Returns kCancelled when it returns false, and the first error of `placed`.
+  virtual Status Read(std::span<const size_t> ranges, std::span<char* const> outputs,
+                      const UnitJobs::Placed& placed, const std::function<bool()>& go_on) const = 0;
+};
+
+}  // namespace stasis::store
