@@ -266,9 +266,15 @@ TEST_F(SoftgpuTest, HelperKilledInTheMiddle) {
   EXPECT_DONE(control_.Lock(pid, Soon()));
   Fault(0, "cuCheckpointProcessCheckpoint=hang");
   const pid_t helper = *control_.helper_pid();
+  const auto threads = [helper] {
+    const auto now = process::ReadThreads({helper});
+    return now ? now->size() : 0;
+  };
+  // The thread of the lock may still be there.
+  while (threads() > 1) std::this_thread::yield();
   std::thread killer([&] {
     // Wait until the call is in progress: the helper then has a second thread.
-    while (process::ReadThreads({helper})->size() < 2) std::this_thread::yield();
+    while (threads() == 1) std::this_thread::yield();
     ::kill(helper, SIGKILL);
   });
   auto lost = control_.Checkpoint(pid, Soon());
