@@ -1,5 +1,6 @@
 """criu_test.py --build DIR: plain CRIU with our plugin: dump, restore, and what can go wrong between."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -121,7 +122,8 @@ def killed(world, plugin, victim, phase, *words):
     command, hold = held(world, plugin, phase, lambda: plugin.begin("dump", folder, "-t", program.pid, *words))
     victims = {"criu": [command.pid], "worker": world.named("stasis-worker"), "daemon": world.named("stasisd")}[victim]
     for pid in victims:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # a worker of a short call that has ended
+            os.kill(pid, signal.SIGKILL)
     if victim == "criu":
         command.wait()
     hold.unlink()
@@ -273,7 +275,8 @@ def killed_in_restore(world, plugin, victim, phase):
     size = program.files[0].stat().st_size
     command, hold = held(world, plugin, phase, lambda: plugin.begin("restore", folder, "-d"))
     for pid in [command.pid] if victim == "criu" else world.named("stasis-worker"):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     if victim == "criu":
         command.wait()
     hold.unlink()

@@ -196,7 +196,8 @@ class Steps:
         victims = [command.pid] if victim == "runc" else self.world.named(names[victim])
         demand(victims, f"there is no {victim}")
         for pid in victims:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # a worker of a short call that has ended
+                os.kill(pid, signal.SIGKILL)
         hold.unlink()
         command.wait(60)
         self.stage.plugin.await_idle()

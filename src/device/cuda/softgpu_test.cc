@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <thread>
 
 #include "device/cuda/cuda_control.h"
@@ -265,13 +266,18 @@ TEST_F(SoftgpuTest, HelperKilledInTheMiddle) {
   const HostPid pid = target->pid();
   EXPECT_DONE(control_.Lock(pid, Soon()));
   Fault(0, "cuCheckpointProcessCheckpoint=hang");
-  const pid_t helper = *control_.helper_pid();
+  std::atomic<bool> ended{false};
   std::thread killer([&] {
-    // Wait until the call is in progress: the helper then has a second thread.
-    while (process::ReadThreads({helper})->size() < 2) std::this_thread::yield();
-    ::kill(helper, SIGKILL);
+    // A helper that is killed before it got the request is replaced, so one kill may not be enough.
+    while (!ended) {
+      std::this_thread::sleep_for(milliseconds(100));
+      if (const auto helper = control_.helper_pid(); !ended && helper && *helper > 0) {
+        ::kill(*helper, SIGKILL);
+      }
+    }
   });
   auto lost = control_.Checkpoint(pid, Soon());
+  ended = true;
   killer.join();
   ASSERT_FALSE(lost);
   EXPECT_EQ(lost.error().code, Code::kUnavailable) << lost.error().ToString();
