@@ -76,18 +76,21 @@ foreach(lib zstd lz4 xxhash sqlite3 ssl crypto expat)
   set_target_properties(stasis::${lib} PROPERTIES IMPORTED_LOCATION ${STASIS_LIB_${lib}})
 endforeach()
 
+# GNU ld, which links sanitized programs, needs libcrypto after libssl.
+set_target_properties(stasis::ssl PROPERTIES INTERFACE_LINK_LIBRARIES stasis::crypto)
+
 # stasis::curl. Only the library of tools/curl.sh will do: others need more libraries, or bring their
 # own OpenSSL.
 set(STASIS_CURL_DIR ${CMAKE_SOURCE_DIR}/.cache/curl CACHE PATH "libcurl as tools/curl.sh builds it")
 if(NOT EXISTS ${STASIS_CURL_DIR}/lib/libcurl.a)
-  message(FATAL_ERROR "there is no libcurl in ${STASIS_CURL_DIR}; tools/curl.sh, which is a part of ./run, builds it")
+  message(FATAL_ERROR "there is no libcurl in ${STASIS_CURL_DIR}; tools/curl.sh builds it there (./run does so unless STASIS_NO_SETUP is set)")
 endif()
 add_library(stasis::curl STATIC IMPORTED)
 set_target_properties(stasis::curl PROPERTIES
   IMPORTED_LOCATION ${STASIS_CURL_DIR}/lib/libcurl.a
   INTERFACE_INCLUDE_DIRECTORIES ${STASIS_CURL_DIR}/include
   INTERFACE_COMPILE_DEFINITIONS CURL_STATICLIB
-  INTERFACE_LINK_LIBRARIES "stasis::ssl;stasis::crypto;Threads::Threads")
+  INTERFACE_LINK_LIBRARIES "stasis::ssl;Threads::Threads")
 
 # A CUDA toolkit is optional. If there is one, its header is compared with the declarations here,
 # and the workloads are also built for real GPUs.
