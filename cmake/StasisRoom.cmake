@@ -191,15 +191,19 @@ endfunction()
 # All fuzzers; empty if they cannot be built.
 add_custom_target(fuzzers)
 
-# stasis_fuzz(NAME [SOURCES file...] DEPS target...): adds the fuzzer NAME_fuzz.cc, whose corpus is
-# in tests/fuzz/corpus/NAME. SOURCES lists the files of this room that it needs, if it does not need
-# the whole library.
+# stasis_fuzz(NAME [IN folder] [SOURCES file...] DEPS target...): adds the fuzzer NAME_fuzz.cc, in a
+# folder of this room, whose corpus is in tests/fuzz/corpus/NAME. SOURCES lists the files of this
+# room that it needs, if it does not need the whole library.
 function(stasis_fuzz NAME)
   if(NOT STASIS_FUZZ)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
-  add_executable(${NAME}_fuzz EXCLUDE_FROM_ALL ${NAME}_fuzz.cc ${ARG_SOURCES})
+  cmake_parse_arguments(ARG "" "IN" "SOURCES;DEPS" ${ARGN})
+  set(source ${NAME}_fuzz.cc)
+  if(ARG_IN)
+    set(source ${ARG_IN}/${source})
+  endif()
+  add_executable(${NAME}_fuzz EXCLUDE_FROM_ALL ${source} ${ARG_SOURCES})
   target_include_directories(${NAME}_fuzz PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(${NAME}_fuzz PRIVATE ${ARG_DEPS})
   target_link_options(${NAME}_fuzz PRIVATE -fsanitize=fuzzer)

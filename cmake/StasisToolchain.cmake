@@ -32,16 +32,14 @@ if(STASIS_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
-# Hardening of release builds; dist.hardening checks it in the tarball. None of it requires a glibc
-# newer than the one in cmake/glibc_floor.c and tests/agent/library_test.py.
+# Hardening of release builds.
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
   include(CheckPIESupported)
   check_pie_supported()
-  add_compile_options(-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -D_GLIBCXX_ASSERTIONS -fstack-protector-strong
-    -fstack-clash-protection)
-  if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
-    add_compile_options(-fcf-protection)
-  endif()
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/hardening.table)
+  file(STRINGS ${CMAKE_SOURCE_DIR}/cmake/hardening.table flags REGEX "^(any|${CMAKE_SYSTEM_PROCESSOR}) ")
+  list(TRANSFORM flags REPLACE "^[^ ]+ +" "")
+  add_compile_options(${flags})
   add_link_options(-Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack)
 endif()
 
@@ -72,13 +70,27 @@ else()
 endif()
 
 # stasis::zstd and so on: the static library if there is one.
-foreach(lib zstd lz4 xxhash sqlite3 crypto expat)
+foreach(lib zstd lz4 xxhash sqlite3 ssl crypto expat)
   find_library(STASIS_LIB_${lib} NAMES lib${lib}.a ${lib} REQUIRED)
   add_library(stasis::${lib} UNKNOWN IMPORTED)
   set_target_properties(stasis::${lib} PROPERTIES IMPORTED_LOCATION ${STASIS_LIB_${lib}})
 endforeach()
 
-find_package(CURL 7.85 REQUIRED)
+# GNU ld, which links sanitized programs, needs libcrypto after libssl.
+set_target_properties(stasis::ssl PROPERTIES INTERFACE_LINK_LIBRARIES stasis::crypto)
+
+# stasis::curl. Only the library of tools/curl.sh will do: others need more libraries, or bring their
+# own OpenSSL.
+set(STASIS_CURL_DIR ${CMAKE_SOURCE_DIR}/.cache/curl CACHE PATH "libcurl as tools/curl.sh builds it")
+if(NOT EXISTS ${STASIS_CURL_DIR}/lib/libcurl.a)
+  message(FATAL_ERROR "there is no libcurl in ${STASIS_CURL_DIR}; tools/curl.sh builds it there (./run does so unless STASIS_NO_SETUP is set)")
+endif()
+add_library(stasis::curl STATIC IMPORTED)
+set_target_properties(stasis::curl PROPERTIES
+  IMPORTED_LOCATION ${STASIS_CURL_DIR}/lib/libcurl.a
+  INTERFACE_INCLUDE_DIRECTORIES ${STASIS_CURL_DIR}/include
+  INTERFACE_COMPILE_DEFINITIONS CURL_STATICLIB
+  INTERFACE_LINK_LIBRARIES "stasis::ssl;Threads::Threads")
 
 # A CUDA toolkit is optional. If there is one, its header is compared with the declarations here,
 # and the workloads are also built for real GPUs.

@@ -1,6 +1,6 @@
-// Lets programs built on Debian 12 start with a glibc as old as 2.34. GCC's static runtime needs
-// two functions of newer versions and finds them here before libc. cmake/StasisToolchain.cmake
-// links this into everything; tests/dist checks the required version.
+// Lets programs built on Debian 12 start with a glibc as old as 2.34. GCC's static runtime and
+// libexpat need three functions of newer versions and find them here before libc.
+// cmake/StasisToolchain.cmake links this into everything; tests/dist checks the required version.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -11,12 +11,23 @@
 
 #pragma GCC visibility push(hidden)
 
+// glibc 2.36; used by libexpat.
+void arc4random_buf(void* out, size_t size) {
+  char* next = out;
+  while (size > 0) {
+    const ssize_t got = getrandom(next, size, 0);
+    if (got < 0 && errno != EINTR) abort();
+    if (got > 0) {
+      next += got;
+      size -= (size_t)got;
+    }
+  }
+}
+
 // glibc 2.36; used by std::random_device.
 uint32_t arc4random(void) {
   uint32_t value;
-  while (getrandom(&value, sizeof(value), 0) != sizeof(value)) {
-    if (errno != EINTR) abort();
-  }
+  arc4random_buf(&value, sizeof(value));
   return value;
 }
 

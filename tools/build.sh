@@ -20,7 +20,7 @@ case $preset in
 esac
 tree=build/$preset
 
-# The build tool tracks everything except the presets and the CRIU built by setup.
+# The build tool tracks everything except the presets and what setup built.
 if [ -z "$(find "$tree/build.ninja" -newer CMakePresets.json -newer .cache/stamps/setup 2>/dev/null)" ]; then
   mkdir -p "$tree"
   cmake --preset "$preset" >"$tree/configure.log" 2>&1 || {

@@ -18,7 +18,6 @@ prefix=$cache/criu
 work=$cache/criu-build
 
 version_of() { "$1" --version 2>/dev/null | awk '$1 == "Version:" { print $2 }'; }
-at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$2" ]; }
 
 # Returns false if CRIU's own check fails. The check needs root; without root it is skipped.
 checks_out() {
@@ -30,42 +29,14 @@ checks_out() {
   ${as:-} "$1" check >"$cache/criu-check.log" 2>&1
 }
 
-# Downloads the source archive of one suite; sets $archive to its path.
-fetch_source() {
-  find_source "$1" criu '\.orig\.tar\.xz' || return 1
-  at_least "$found" "$least" || return 1
-  say "downloading CRIU $found, source archive of Debian $suite ($((size / 1000)) kB)"
-  download_source
-}
-
 build_own() {
   install_groups criu
-  # The source of an earlier build was verified when it was downloaded.
-  archive=
-  for kept in "$prefix"/share/criu_*.orig.tar.xz; do
-    found=${kept##*/criu_}
-    found=${found%.orig.tar.xz}
-    if [ -f "$kept" ] && at_least "$found" "$wanted"; then
-      rm -rf "$work"
-      mkdir -p "$work"
-      cp "$kept" "$work/"
-      archive=$work/${kept##*/}
-    fi
-  done
-  while [ -z "$archive" ] && read -r suite tried; do
-    case $suite in '' | '#'*) continue ;; esac
-    if fetch_source "$suite"; then
-      [ "$found" = "$tried" ] || note "Debian $suite now has CRIU $found; Stasis was tested with $tried"
-      break
-    fi
-    note "could not get the CRIU source of Debian $suite: $(tail -n 1 "$work/apt.log" 2>/dev/null)"
-    archive=
-  done <tools/criu.table
-  [ -n "$archive" ] || die "CRIU $least or newer could not be downloaded (see .cache/criu-build/apt.log)." \
-    "Install it yourself, or set STASIS_CRIU to its path. To build without CRIU:" \
-    "STASIS_NO_SETUP=1 ./run build"
+  kept_source criu "$wanted" "$prefix/share" || fetch_source criu "$least" ||
+    die "CRIU $least or newer could not be downloaded (see .cache/criu-build/apt.log)." \
+      "Install it yourself, or set STASIS_CRIU to its path. To build without CRIU:" \
+      "STASIS_NO_SETUP=1 ./run build"
   say "building CRIU $found into .cache/criu"
-  tar -C "$work" -xJf "$archive"
+  tar -C "$work" -xf "$archive"
   # Only CRIU's page server needs GnuTLS, which would add nine libraries.
   make -C "$work"/criu-*/ -j "$(jobs_here)" NO_GNUTLS=1 criu cuda_plugin >"$work/make.log" 2>&1 || {
     tail -n 15 "$work/make.log" >&2

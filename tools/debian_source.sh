@@ -1,5 +1,9 @@
 # shellcheck shell=sh disable=SC2034,SC2154
 # Downloads source archives of Debian. Sourced after lib.sh; $work is a folder of the caller's.
+# apt's output is in $work/apt.log.
+
+# at_least VERSION LEAST: compares version numbers.
+at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$2" ]; }
 
 # Runs apt with a private sources list, lists and cache; the user's configuration is only read.
 # Accepts expired indexes, because a frozen mirror is fine for one source archive; signatures are
@@ -44,4 +48,48 @@ find_source() {
 download_source() {
   archive=$work/$file
   /usr/lib/apt/apt-helper download-file "$uri" "$archive" "$checksum" >>"$work/apt.log" 2>&1
+}
+
+# fetch_from_suite PACKAGE LEAST SUITE: downloads the package's source archive, of version LEAST or newer.
+fetch_from_suite() {
+  find_source "$3" "$1" '\.orig\.tar\.[gx]z' || return 1
+  if ! at_least "$found" "$2"; then
+    echo "version $found is older than $2" >>"$work/apt.log"
+    return 1
+  fi
+  say "downloading $1 $found, source archive of Debian $3 ($((size / 1000)) kB)"
+  download_source
+}
+
+# fetch_source PACKAGE LEAST: downloads the source archive from the first suite of
+# tools/PACKAGE.table that has version LEAST or newer. Sets $archive to its path and $found to its
+# version. Returns false if there is none.
+fetch_source() {
+  while read -r suite tried; do
+    case $suite in '' | '#'*) continue ;; esac
+    if fetch_from_suite "$1" "$2" "$suite"; then
+      [ "$found" = "$tried" ] || note "Debian $suite now has $1 $found; Stasis was tested with $tried"
+      return 0
+    fi
+    note "could not get the source of $1 from Debian $suite: $(tail -n 1 "$work/apt.log" 2>/dev/null)"
+  done <"tools/$1.table"
+  return 1
+}
+
+# kept_source PACKAGE LEAST FOLDER: takes the source archive that an earlier build left in FOLDER,
+# which was verified when it was downloaded. Sets $archive and $found, and empties $work. Returns
+# false if there is none of version LEAST or newer.
+kept_source() {
+  for archive in "$3/$1"_*.orig.tar.*; do
+    found=${archive##*/"$1"_}
+    found=${found%.orig.tar.*}
+    if [ -f "$archive" ] && at_least "$found" "$2"; then
+      rm -rf "$work"
+      mkdir -p "$work"
+      cp "$archive" "$work/"
+      archive=$work/${archive##*/}
+      return 0
+    fi
+  done
+  return 1
 }

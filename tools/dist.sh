@@ -1,6 +1,7 @@
 #!/bin/sh
 # Packs the files that the release preset installs, CRIU, and all libraries that depend on this
-# distribution into one tarball, and checks it. The checks are in tests/dist/.
+# distribution into one tarball, with the sources of CRIU and libcurl, and checks it. The checks are
+# in tests/dist/.
 set -eu
 . tools/lib.sh
 . tools/packages.sh
@@ -53,8 +54,10 @@ strip "$tree/libexec/criu"
 # before the user's LD_LIBRARY_PATH.
 # shellcheck disable=SC2016  # expanded by the loader, not the shell
 patchelf --force-rpath --set-rpath '$ORIGIN/../lib' "$tree/libexec/criu"
-mkdir -p "$tree/share/licenses/criu"
-cp .cache/criu/share/* "$tree/share/licenses/criu/"
+for part in criu curl; do
+  mkdir -p "$tree/share/licenses/$part"
+  cp ".cache/$part/share/"* "$tree/share/licenses/$part/"
+done
 for library in $(libraries .cache/criu/sbin/criu); do
   cp -L "$library" "$tree/lib/"
   # shellcheck disable=SC2016

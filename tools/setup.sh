@@ -8,13 +8,15 @@ if [ -n "${STASIS_NO_SETUP:-}" ]; then
   [ -e "$cache/stamps/setup" ] || set_stamp setup "left alone"
   exit 0
 fi
-now=$(stamp_of tools/packages.txt tools/criu.table tools/criu.sh)
+now=$(stamp_of tools/packages.txt tools/debian_source.sh tools/criu.table tools/criu.sh tools/curl.table tools/curl.sh \
+  cmake/hardening.table)
 if is_stamped setup "$now"; then
   [ "${1:-}" = --quiet ] || note "nothing to do: this machine is set up already"
   exit 0
 fi
 say "setting this machine up"
 # All packages are installed in one step, so that the user confirms only once.
-if tools/criu.sh --is-there; then install_groups build; else install_groups build criu; fi
+if tools/criu.sh --is-there; then install_groups build curl; else install_groups build curl criu; fi
 tools/criu.sh
+tools/curl.sh
 set_stamp setup "$now"

@@ -1,4 +1,5 @@
 // S3Store against a strict server of our own, which also makes requests fail.
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -319,13 +320,67 @@ TEST_F(S3FaultTest, KeepsConnections) {
   EXPECT_EQ(ports.size(), 1u);
 }
 
+// Calls `body` with 0 to `count` - 1, each on a thread.
+void OnThreads(int count, const std::function<void(int)>& body) {
+  std::vector<Thread> threads;
+  for (int i = 0; i < count; ++i) {
+    auto thread = Thread::Start([&body, i] { body(i); });
+    ASSERT_TRUE(thread);
+    threads.push_back(std::move(*thread));
+  }
+}
+
+TEST_F(S3FaultTest, SharesItsConnections) {
+  EXPECT_SUCCESS(PutText(*store_, "key", Pattern(100'000)));
+  SetFaults("[]");
+  OnThreads(40, [&](int) {
+    for (int i = 0; i < 5; ++i) EXPECT_TRUE(store_->GetWhole("key", 100'000));
+  });
+  std::set<int> ports;
+  for (const auto& entry : Log()) ports.insert(entry[3].get<int>());
+  EXPECT_GE(ports.size(), 2u);  // of two engines
+  EXPECT_LE(ports.size(), 16u);
+}
+
+// The sum of all transfers is bounded, however short each is.
 TEST_F(S3FaultTest, BoundsItsBandwidth) {
+  constexpr size_t kBytes = 40'000;
+  constexpr int kThreads = 4;
+  constexpr int kObjectsOfAThread = 10;
+  const std::string data = Pattern(kBytes);
   s3::S3Options options = OptionsFor(SharedFake()->Url());
   options.http.max_bytes_per_second = 1'000'000;
   Open(options);
-  const Stopwatch watch;
-  EXPECT_SUCCESS(PutText(*store_, "key", Pattern(1'500'000)));
-  EXPECT_GE(watch.Seconds(), 0.8);
+  // Each thread has the objects of its number.
+  auto on_all_objects = [&](const std::function<void(const std::string&)>& body) {
+    OnThreads(kThreads, [&](int thread) {
+      for (int i = 0; i < kObjectsOfAThread; ++i) {
+        body(std::to_string(thread) + "/" + std::to_string(i));
+      }
+    });
+  };
+  const Stopwatch sending;
+  on_all_objects([&](const std::string& key) { EXPECT_SUCCESS(PutText(*store_, key, data)); });
+  EXPECT_GE(sending.Seconds(), 1.4);
+  const Stopwatch receiving;
+  on_all_objects([&](const std::string& key) {
+    EXPECT_TRUE(store_->GetWhole(key, kBytes).value_or("") == data) << key;
+  });
+  EXPECT_GE(receiving.Seconds(), 1.4);
+  EXPECT_LE(receiving.Seconds(), 30);
+}
+
+TEST_F(S3FaultTest, BoundsTheBandwidthOfOneObject) {
+  const std::string data = Pattern(1'500'000);
+  s3::S3Options options = OptionsFor(SharedFake()->Url());
+  options.http.max_bytes_per_second = 1'000'000;
+  Open(options);
+  const Stopwatch sending;
+  EXPECT_SUCCESS(PutText(*store_, "key", data));
+  EXPECT_GE(sending.Seconds(), 1.2);
+  const Stopwatch receiving;
+  EXPECT_TRUE(store_->GetWhole("key", data.size()).value_or("") == data);
+  EXPECT_GE(receiving.Seconds(), 1.2);
 }
 
 class S3TlsTest : public ::testing::Test {
@@ -378,6 +433,10 @@ TEST_F(S3TlsTest, VerifiesTheServer) {
   EXPECT_EQ(put.error().code, Code::kFailedPrecondition) << put.error().ToString();
   EXPECT_THAT(put.error().hint, HasSubstr("CA file"));
   EXPECT_EQ(unknown_ca->counters().retries, 0u);
+
+  s3::S3Options of_user = OptionsFor(server_->Url("localhost", "https"));
+  of_user.http.ssl_cert_file = folder_ + "/ca.pem";
+  EXPECT_SUCCESS(PutText(*OpenStore(of_user), "key", "data"));
 
   options.endpoint = server_->Url("127.0.0.1", "https");
   const Status wrong_name = PutText(*OpenStore(options), "key", "data");

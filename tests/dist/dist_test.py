@@ -61,11 +61,15 @@ def layout(folder: pathlib.Path) -> None:
     tree = tree_in(folder)
     for name in ("bin/stasis", "libexec/criu", "libexec/stasis-shim", "libexec/stasis-criu-inside", "libexec/compat/cuda-checkpoint", "libexec/stasis-mover", "lib/libstasis-agent.so",
                  "lib/softgpu/libcuda.so.1", "workloads", "bin/stasisd", "libexec/stasis-worker", "libexec/stasis-container-output", "lib/stasis/criu/stasis_plugin.so", "lib/stasis/criu/stasis-criu-hook",
-                 "share/licenses/packages", "share/licenses/criu/COPYING", "share/systemd/stasisd.service",
+                 "share/licenses/packages", "share/licenses/criu/COPYING", "share/licenses/curl/COPYING",
+                 "share/systemd/stasisd.service",
                  "share/kubernetes/stasis.yaml",
                  "share/docs/security.md"):
         if not (tree / name).exists():
             fail(f"{name} is missing")
+    for part in ("criu", "curl"):
+        if not list(tree.glob(f"share/licenses/{part}/{part}_*.orig.tar.*")):
+            fail(f"the source of {part} is missing")
     for link in tree.rglob("*"):
         if link.is_symlink() and tree.resolve() not in link.resolve().parents:
             fail(f"{link} leads out of the tarball")

@@ -240,7 +240,52 @@ def sealed():
         "91c4be"))
 
 
+def s3_answers():
+    def listed(*entries, truncated="false"):
+        contents = "".join(f"<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+                           f"<ETag>&quot;0&quot;</ETag><Size>{size}</Size></Contents>" for key, size in entries)
+        return ('<?xml version="1.0" encoding="UTF-8"?>\n<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+                f"<Name>b</Name><EncodingType>url</EncodingType><IsTruncated>{truncated}</IsTruncated>{contents}"
+                "</ListBucketResult>").encode()
+
+    put("s3_answer", "list", listed(("p/b", 1), ("p/c/d", 20)))
+    put("s3_answer", "list-truncated", listed(("p/b%2Bc", 1), ("p/d+e", 0), truncated="true"))
+    put("s3_answer", "list-out-of-order", listed(("p/c", 1), ("p/b", 1)))
+    put("s3_answer", "list-empty", listed())
+    for code, more in (("NoSuchKey", "<Key>k</Key>"), ("PermanentRedirect", "<Region>eu-west-1</Region>"), ("SlowDown", ""),
+                       ("RequestTimeTooSkewed", "<ServerTime>2026-01-01T00:00:00Z</ServerTime>")):
+        put("s3_answer", f"error-{code}", f"<Error><Code>{code}</Code><Message>m</Message>{more}</Error>".encode())
+    put("s3_answer", "date", b"Fri, 24 May 2013 00:00:00 GMT")
+    put("s3_answer", "range", struct.pack("<2Q", 5, 10) + b"bytes 5-9/100")
+
+
+def s3_credentials():
+    keys = {"AccessKeyId": "id", "SecretAccessKey": "secret", "Token": "token", "Expiration": "2100-01-01T00:00:00Z"}
+    put("s3_credentials", "json", json.dumps({"Code": "Success", **keys}).encode())
+    put("s3_credentials", "json-of-a-process", json.dumps({"Version": 1, "SessionToken": "t", **keys}).encode())
+    put("s3_credentials", "json-refused", b'{"Code": "AssumeRoleUnauthorizedAccess"}')
+    put("s3_credentials", "sts", (
+        '<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">'
+        "<AssumeRoleWithWebIdentityResult><Credentials><AccessKeyId>id</AccessKeyId><SecretAccessKey>s</SecretAccessKey>"
+        "<SessionToken>t</SessionToken><Expiration>2100-01-01T00:00:00.5Z</Expiration></Credentials>"
+        "</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>").encode())
+    put("s3_credentials", "sts-error",
+        b"<ErrorResponse><Error><Code>ExpiredTokenException</Code><Message>old</Message></Error></ErrorResponse>")
+    put("s3_credentials", "file", b"# comment\n[default]\naws_access_key_id = one\naws_secret_access_key=a=b\r\n"
+        b"[profile other]\ns3 =\n  nested = 1\ncredential_process = echo x\n[ open\n=\n")
+
+
+def locations():
+    for name, text in (("bucket", "s3://bucket"), ("prefix", "s3://bucket/a/b/"), ("folder", "/mnt/store/"), ("root", "//"),
+                       ("empty-component", "s3://bucket//a"), ("parent", "s3://bucket/../a"), ("key", "a-b/c.d/_e"),
+                       ("dots", ".../..a/a.."), ("relative", "store")):
+        put("location", name, text.encode())
+
+
 if __name__ == "__main__":
+    s3_answers()
+    s3_credentials()
+    locations()
     threads()
     sealed()
     manifests()

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/file.h"
+#include "objects/printable.h"
 #include "objects/s3/xml.h"
 
 namespace stasis::objects::s3 {
@@ -65,13 +66,15 @@ std::string StsEndpoint(const ServiceCall& call) {
   return region.empty() ? "https://sts.amazonaws.com" : "https://sts." + region + ".amazonaws.com";
 }
 
+}  // namespace
+
 Result<Credentials> ParseStsAnswer(const HttpAnswer& answer, const std::string& what) {
   auto root = ParseXml(answer.body);
   if (answer.status != 200) {
     std::string text = what + " answers " + std::to_string(answer.status);
     const XmlElement* error = root ? root->Find("Error") : nullptr;
     if (error != nullptr) text += " " + error->TextOf("Code") + ": " + error->TextOf("Message");
-    return Fail(Code::kPermissionDenied, text.substr(0, 400),
+    return Fail(Code::kPermissionDenied, Printable(text, 400),
                 "check the trust policy of the role, and that the token has not expired");
   }
   if (!root) return Fail(std::move(root).error().WithContext(what));
@@ -81,15 +84,16 @@ Result<Credentials> ParseStsAnswer(const HttpAnswer& answer, const std::string& 
   Credentials credentials;
   credentials.key = {element->TextOf("AccessKeyId"), element->TextOf("SecretAccessKey"),
                      element->TextOf("SessionToken")};
-  credentials.expires = ParseTime(element->TextOf("Expiration"));
   credentials.source = what;
   if (credentials.key.key_id.empty() || credentials.key.secret.empty()) {
     return Fail(Code::kInvalidArgument, what + " answers no credentials");
   }
+  credentials.expires = ParseTime(element->TextOf("Expiration"));
+  if (!credentials.expires) {
+    return Fail(Code::kInvalidArgument, what + " answers credentials without a time of expiry");
+  }
   return credentials;
 }
-
-}  // namespace
 
 Result<Credentials> AssumeRoleWithWebIdentity(const ServiceCall& call,
                                               const std::string& token_file,

@@ -20,6 +20,9 @@ Result<Credentials> AssumeRoleWithWebIdentity(const ServiceCall& call,
                                               const std::string& role_arn,
                                               const std::string& session_name);
 
+// Parses the answer of STS, which may be an error. `what` names the service in errors.
+Result<Credentials> ParseStsAnswer(const HttpAnswer& answer, const std::string& what);
+
 // AWS_CONTAINER_CREDENTIALS_RELATIVE_URI or _FULL_URI, with AWS_CONTAINER_AUTHORIZATION_TOKEN or
 // _TOKEN_FILE. A full URI must be https, or be on this host or at the addresses of ECS and EKS.
 Found FromContainer(const ServiceCall& call);

@@ -2,9 +2,11 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
+#include "objects/printable.h"
 #include "objects/s3/credential_files.h"
 #include "objects/s3/credential_services.h"
 
@@ -65,7 +67,7 @@ Result<Credentials> ParseCredentialJson(const std::string& text, const std::stri
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) return wrong("they are no JSON object");
   if (const std::string code = StringOf(json, "Code"); !code.empty() && code != "Success") {
-    return wrong("the code is " + code.substr(0, 80));
+    return wrong("the code is " + Printable(code, 80));
   }
   Credentials credentials;
   credentials.source = what;
@@ -75,15 +77,26 @@ Result<Credentials> ParseCredentialJson(const std::string& text, const std::stri
   if (credentials.key.token.empty()) credentials.key.token = StringOf(json, "Token");
   if (credentials.key.key_id.empty()) return wrong("AccessKeyId is missing");
   if (credentials.key.secret.empty()) return wrong("SecretAccessKey is missing");
-  if (credentials.key.key_id.size() > 256 || credentials.key.secret.size() > kMaxFieldBytes ||
-      credentials.key.token.size() > kMaxFieldBytes) {
-    return wrong("a value is too long");
-  }
   if (const std::string expires = StringOf(json, "Expiration"); !expires.empty()) {
     credentials.expires = ParseTime(expires);
     if (!credentials.expires) return wrong("Expiration is not a time in UTC");
   }
   return credentials;
+}
+
+Status CheckCredentials(const Credentials& credentials) {
+  auto wrong = [&](const std::string& why) {
+    return Fail(Code::kInvalidArgument,
+                "the credentials from " + credentials.source + " cannot be used: " + why);
+  };
+  const SigningKey& key = credentials.key;
+  for (const std::string* value : {&key.key_id, &key.secret, &key.token}) {
+    if (value->size() > kMaxFieldBytes) return wrong("a value is too long");
+    if (!std::all_of(value->begin(), value->end(), [](char c) { return c >= ' ' && c <= '~'; })) {
+      return wrong("a value has a control character or is not ASCII");
+    }
+  }
+  return {};
 }
 
 Found FromEnvironment(const CredentialOptions& options) {
@@ -110,7 +123,10 @@ Result<Credentials> CredentialChain::Find(const CallOptions& call) {
   if (found && !*found) found = FromContainer(service);
   if (found && !*found) found = FromMetadata(service);
   if (!found) return Fail(std::move(found).error().WithContext("get credentials for S3"));
-  if (*found) return std::move(**found);
+  if (*found) {
+    STASIS_TRY(CheckCredentials(**found));
+    return std::move(**found);
+  }
   return Fail(
       Code::kNotFound,
       "there are no credentials for S3 in the environment, in ~/.aws, from a container or "

@@ -75,6 +75,10 @@ class CredentialChain {
   std::optional<Credentials> current_;
 };
 
+// Returns kInvalidArgument if a value is longer than 16 KiB, or is not printable ASCII: values go
+// into headers of requests, and must not begin another header.
+Status CheckCredentials(const Credentials& credentials);
+
 // The parts of the chain. Each returns nullopt if its source is not configured.
 using Found = Result<std::optional<Credentials>>;
 Found FromEnvironment(const CredentialOptions& options);

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "objects/s3/credential_files.h"
+#include "objects/s3/credential_services.h"
 
 namespace stasis::objects::s3 {
 namespace {
@@ -127,11 +128,38 @@ TEST_F(CredentialsTest, KeepsWhatItFoundUntilItIsDiscarded) {
   EXPECT_EQ(*ReadFile(counter), "x\nx\n");
 }
 
+TEST_F(CredentialsTest, RefusesTextThatWouldEndAHeader) {
+  options_.environment["AWS_ACCESS_KEY_ID"] = "id";
+  options_.environment["AWS_SECRET_ACCESS_KEY"] = "secret";
+  for (const std::string& token : {std::string("a\r\nx-header: b"), std::string(20'000, 'x')}) {
+    options_.environment["AWS_SESSION_TOKEN"] = token;
+    const auto found = Get();
+    ASSERT_FALSE(found);
+    EXPECT_EQ(found.error().code, Code::kInvalidArgument);
+    EXPECT_THAT(found.error().message, HasSubstr("from the environment cannot be used"));
+  }
+}
+
 TEST_F(CredentialsTest, SendsTokensToKnownHostsOnly) {
   options_.environment["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = "http://example.com/credentials";
   EXPECT_EQ(Get().error().code, Code::kInvalidArgument);
   options_.environment["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = "http://localhost@example.com/";
   EXPECT_EQ(Get().error().code, Code::kInvalidArgument);
+}
+
+TEST(StsAnswer, NeedsATimeOfExpiry) {
+  HttpAnswer answer;
+  answer.status = 200;
+  const std::string begin =
+      "<r><AssumeRoleWithWebIdentityResult><Credentials>"
+      "<AccessKeyId>i</AccessKeyId><SecretAccessKey>s</SecretAccessKey>";
+  const std::string end = "</Credentials></AssumeRoleWithWebIdentityResult></r>";
+  answer.body = begin + "<Expiration>1970-01-01T00:01:00Z</Expiration>" + end;
+  const auto found = ParseStsAnswer(answer, "STS");
+  ASSERT_TRUE(found) << found.error().ToString();
+  EXPECT_EQ(found->expires, 60);
+  answer.body = begin + "<Expiration>soon</Expiration>" + end;
+  EXPECT_FALSE(ParseStsAnswer(answer, "STS"));
 }
 
 TEST(CredentialTime, IsParsed) {

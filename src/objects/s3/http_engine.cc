@@ -9,35 +9,18 @@
 #include <cstring>
 #include <optional>
 
-#include "base/file.h"
+#include "objects/s3/ca_file.h"
 
 namespace stasis::objects::s3 {
 namespace {
 
 // A larger receive buffer means fewer, larger pieces for the sink. With libcurl's default of 16 KiB
 // for uploads a PUT costs four times as much CPU time.
-constexpr long kReceiveBufferBytes = 512 << 10;
+constexpr size_t kReceiveBufferBytes = 512 << 10;
 constexpr long kUploadBufferBytes = 512 << 10;
 constexpr size_t kMaxHeaders = 100;
 constexpr size_t kMaxHeaderBytes = 16 << 10;
 constexpr int kLongestPollMs = 60'000;
-
-// libcurl has the path of its own distribution only.
-constexpr const char* kCaFiles[] = {
-    "/etc/ssl/certs/ca-certificates.crt",                 // Debian, Ubuntu, Alpine
-    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",  // Fedora, RHEL
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",  // SUSE
-    "/etc/ssl/cert.pem",
-};
-
-std::string CaFile(const std::string& own) {
-  if (!own.empty()) return own;
-  for (const char* path : kCaFiles) {
-    if (PathExists(path)) return path;
-  }
-  return {};
-}
 
 void InitCurl() {
   static std::once_flag once;
@@ -49,10 +32,10 @@ char Lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + '
 }  // namespace
 
 struct HttpEngine::Transfer {
+  HttpEngine* engine = nullptr;
   const HttpRequest* request = nullptr;
   CURL* handle = nullptr;
   curl_slist* header_list = nullptr;
-  std::string ca_file;
   char error_text[CURL_ERROR_SIZE] = {};
 
   // The next byte to send.
@@ -76,6 +59,8 @@ struct HttpEngine::Transfer {
 };
 
 size_t HttpEngine::Transfer::OnBody(const char* data, size_t size) {
+  if (!engine->MayMove(engine->received_, *this)) return CURL_WRITEFUNC_PAUSE;
+  engine->received_.limit.Take(Deadline::Clock::now(), size);
   const bool success = answer.status >= 200 && answer.status < 300;
   if (success && request->write) {
     if (request->write(answer, {data, size})) return size;
@@ -113,6 +98,8 @@ size_t HttpEngine::Transfer::OnHeader(std::string_view line) {
 }
 
 size_t HttpEngine::Transfer::OnRead(char* out, size_t size) {
+  if (!engine->MayMove(engine->sent_, *this)) return CURL_READFUNC_PAUSE;
+  size = engine->sent_.limit.PieceBytes(size);
   size_t done = 0;
   while (done < size && part < request->body.size()) {
     const std::string_view rest = request->body[part].substr(part_offset);
@@ -125,6 +112,7 @@ size_t HttpEngine::Transfer::OnRead(char* out, size_t size) {
       part_offset = 0;
     }
   }
+  engine->sent_.limit.Take(Deadline::Clock::now(), done);
   return done;
 }
 
@@ -173,6 +161,16 @@ Error HttpEngine::Transfer::ErrorOf(int curl_code) const {
   return error;
 }
 
+HttpOptions HttpOptionsOf(const char* const* environment) {
+  constexpr std::string_view kCertFile = "SSL_CERT_FILE=";
+  HttpOptions options;
+  for (; *environment != nullptr; ++environment) {
+    const std::string_view entry = *environment;
+    if (entry.starts_with(kCertFile)) options.ssl_cert_file = entry.substr(kCertFile.size());
+  }
+  return options;
+}
+
 Result<std::unique_ptr<HttpEngine>> HttpEngine::Start(HttpOptions options) {
   InitCurl();
   std::unique_ptr<HttpEngine> engine(new HttpEngine(std::move(options)));
@@ -208,6 +206,7 @@ Result<HttpAnswer> HttpEngine::Do(const HttpRequest& request) {
   if (request.stop.stop_requested()) return Fail(Code::kCancelled, "cancelled");
   if (request.deadline.passed()) return Fail(Code::kDeadlineExceeded, "the deadline has passed");
   Transfer transfer;
+  transfer.engine = this;
   transfer.request = &request;
   {
     const std::lock_guard lock(mutex_);
@@ -237,6 +236,8 @@ void HttpEngine::Run() {
   for (;;) {
     AddNew();
     RemoveStopped();
+    Resume(sent_);
+    Resume(received_);
     int running = 0;
     curl_multi_perform(multi_, &running);
     RemoveEnded();
@@ -255,7 +256,6 @@ void HttpEngine::AddNew() {
     added.swap(new_transfers_);
   }
   for (Transfer* transfer : added) Begin(*transfer);
-  if (!added.empty()) ShareBandwidth();
 }
 
 void HttpEngine::Begin(Transfer& transfer) {
@@ -268,21 +268,35 @@ void HttpEngine::Begin(Transfer& transfer) {
     curl_easy_reset(transfer.handle);
   }
   if (transfer.handle == nullptr) return Remove(transfer, CURLE_OUT_OF_MEMORY);
+  if (Status found = SetUpCaFile(transfer); !found) {
+    transfer.error = std::move(found).error();
+    return Remove(transfer, CURLE_SSL_CACERT_BADFILE);
+  }
   SetUp(transfer);
   curl_multi_add_handle(multi_, transfer.handle);
+}
+
+// The library has no files of its own, because it must run on any distribution.
+Status HttpEngine::SetUpCaFile(Transfer& transfer) {
+  constexpr std::string_view kHttps = "https://";
+  if (!transfer.request->url.starts_with(kHttps) && !options_.proxy.starts_with(kHttps)) return {};
+  STASIS_ASSIGN(const std::string path, FindCaFile(options_.ca_file, options_.ssl_cert_file));
+  curl_easy_setopt(transfer.handle, CURLOPT_CAINFO, path.c_str());
+  curl_easy_setopt(transfer.handle, CURLOPT_PROXY_CAINFO, path.c_str());
+  return {};
 }
 
 void HttpEngine::SetUp(Transfer& transfer) {
   CURL* handle = transfer.handle;
   const HttpRequest& request = *transfer.request;
-  transfer.ca_file = CaFile(options_.ca_file);
   curl_easy_setopt(handle, CURLOPT_URL, request.url.c_str());
   curl_easy_setopt(handle, CURLOPT_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(handle, CURLOPT_PATH_AS_IS, 1L);
   curl_easy_setopt(handle, CURLOPT_PROXY, options_.proxy.c_str());
   curl_easy_setopt(handle, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(handle, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
-  curl_easy_setopt(handle, CURLOPT_BUFFERSIZE, kReceiveBufferBytes);
+  curl_easy_setopt(handle, CURLOPT_BUFFERSIZE,
+                   static_cast<long>(received_.limit.PieceBytes(kReceiveBufferBytes)));
   curl_easy_setopt(handle, CURLOPT_UPLOAD_BUFFERSIZE, kUploadBufferBytes);
   curl_easy_setopt(handle, CURLOPT_TCP_KEEPALIVE, 1L);
   curl_easy_setopt(handle, CURLOPT_CONNECTTIMEOUT_MS,
@@ -290,11 +304,6 @@ void HttpEngine::SetUp(Transfer& transfer) {
   curl_easy_setopt(handle, CURLOPT_LOW_SPEED_LIMIT, 1L);
   curl_easy_setopt(handle, CURLOPT_LOW_SPEED_TIME,
                    static_cast<long>(options_.stall_timeout.count()));
-  if (!transfer.ca_file.empty()) {
-    curl_easy_setopt(handle, CURLOPT_CAINFO, transfer.ca_file.c_str());
-    // With a CA file of one's own, no other authority counts.
-    if (!options_.ca_file.empty()) curl_easy_setopt(handle, CURLOPT_CAPATH, nullptr);
-  }
   curl_easy_setopt(handle, CURLOPT_PRIVATE, &transfer);
   curl_easy_setopt(handle, CURLOPT_ERRORBUFFER, transfer.error_text);
 
@@ -344,29 +353,34 @@ void HttpEngine::SetUpBody(Transfer& transfer) {
   }
 }
 
-void HttpEngine::ShareBandwidth() {
-  if (options_.max_bytes_per_second == 0 || transfers_.empty()) return;
-  const uint64_t share = std::max<uint64_t>(options_.max_bytes_per_second / transfers_.size(), 1);
-  for (Transfer* transfer : transfers_) {
-    curl_easy_setopt(transfer->handle, CURLOPT_MAX_RECV_SPEED_LARGE,
-                     static_cast<curl_off_t>(share));
-    curl_easy_setopt(transfer->handle, CURLOPT_MAX_SEND_SPEED_LARGE,
-                     static_cast<curl_off_t>(share));
+bool HttpEngine::MayMove(Traffic& traffic, Transfer& transfer) {
+  if (traffic.limit.Allows(Deadline::Clock::now())) return true;
+  std::erase(traffic.paused, &transfer);
+  traffic.paused.push_back(&transfer);
+  return false;
+}
+
+void HttpEngine::Resume(Traffic& traffic) {
+  // A transfer that has to pause again goes to the end.
+  for (size_t count = traffic.paused.size();
+       count > 0 && !traffic.paused.empty() && traffic.limit.Allows(Deadline::Clock::now());
+       --count) {
+    Transfer* transfer = traffic.paused.front();
+    traffic.paused.pop_front();
+    const CURLcode code = curl_easy_pause(transfer->handle, CURLPAUSE_CONT);
+    if (code != CURLE_OK) Remove(*transfer, code);
   }
 }
 
 void HttpEngine::RemoveEnded() {
   int left = 0;
-  bool removed = false;
   while (const CURLMsg* message = curl_multi_info_read(multi_, &left)) {
     if (message->msg != CURLMSG_DONE) continue;
     const int code = message->data.result;
     Transfer* transfer = nullptr;
     curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &transfer);
     Remove(*transfer, code);
-    removed = true;
   }
-  if (removed) ShareBandwidth();
 }
 
 void HttpEngine::RemoveStopped() {
@@ -384,6 +398,8 @@ void HttpEngine::RemoveStopped() {
 
 void HttpEngine::Remove(Transfer& transfer, int curl_code) {
   std::erase(transfers_, &transfer);
+  std::erase(sent_.paused, &transfer);
+  std::erase(received_.paused, &transfer);
   if (transfer.handle != nullptr) {
     curl_multi_remove_handle(multi_, transfer.handle);
     // The error text points into `transfer`.
@@ -403,6 +419,11 @@ int HttpEngine::PollTimeout() const {
   for (const Transfer* transfer : transfers_) {
     const int left = transfer->request->deadline.PollTimeout();
     if (left >= 0) timeout = std::min(timeout, left);
+  }
+  for (const Traffic* traffic : {&sent_, &received_}) {
+    if (traffic->paused.empty()) continue;
+    const auto wait = traffic->limit.WaitAt(Deadline::Clock::now());
+    timeout = static_cast<int>(std::min<int64_t>(timeout, wait.count()));
   }
   return timeout;
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -18,17 +19,23 @@
 #include "base/deadline.h"
 #include "base/result.h"
 #include "base/thread.h"
+#include "objects/s3/rate_limit.h"
 
 namespace stasis::objects::s3 {
 
 struct HttpOptions {
-  std::string ca_file;                // in place of the system's certificates
-  std::string proxy;                  // no proxy if empty: the environment is ignored
-  uint64_t max_bytes_per_second = 0;  // in each direction, of all requests together; 0: no limit
-  int connections = 16;               // more requests wait
+  std::string ca_file;        // in place of the certificates of the user and of the system
+  std::string ssl_cert_file;  // the user's SSL_CERT_FILE, in place of the system's certificates
+  std::string proxy;          // no proxy if empty: the environment is ignored
+  // Of the bodies in each direction, of all requests together. 0: no limit.
+  uint64_t max_bytes_per_second = 0;
+  int connections = 16;  // more requests wait
   std::chrono::milliseconds connect_timeout{10'000};
   std::chrono::seconds stall_timeout{30};  // a request that moves no byte for so long fails
 };
+
+// Takes SSL_CERT_FILE from a list of NAME=VALUE that ends with nullptr.
+HttpOptions HttpOptionsOf(const char* const* environment);
 
 struct HttpAnswer {
   long status = 0;
@@ -65,7 +72,7 @@ class HttpEngine {
   // Blocks until the whole answer, of any status, has arrived. Follows no redirects. Errors:
   // - kDeadlineExceeded, kCancelled: the limits in the request
   // - kUnavailable: the connection failed, broke or stalled; the request may be repeated
-  // - kFailedPrecondition: TLS could not be verified
+  // - kFailedPrecondition: TLS could not be verified, or there is no CA file for it
   // - kOutOfRange: the body is longer than max_body_bytes
   // - kAborted: `write` returned false
   // - kInvalidArgument: the URL cannot be used
@@ -78,14 +85,26 @@ class HttpEngine {
  private:
   struct Transfer;
 
-  explicit HttpEngine(HttpOptions options) : options_(std::move(options)) {}
+  // One direction of all transfers. Of the engine's thread.
+  struct Traffic {
+    RateLimit limit;
+    std::deque<Transfer*> paused;  // by the limit, in the order of their turns
+  };
+
+  explicit HttpEngine(HttpOptions options)
+      : options_(std::move(options)),
+        sent_{RateLimit(options_.max_bytes_per_second), {}},
+        received_{RateLimit(options_.max_bytes_per_second), {}} {}
   void Run();
   void AddNew();
   void Begin(Transfer& transfer);
   void RemoveEnded();
   void RemoveStopped();
   void Remove(Transfer& transfer, int curl_code);
-  void ShareBandwidth();
+  // Returns false, and lists the transfer as paused, if the limit does not allow a piece now.
+  static bool MayMove(Traffic& traffic, Transfer& transfer);
+  void Resume(Traffic& traffic);
+  Status SetUpCaFile(Transfer& transfer);
   void SetUp(Transfer& transfer);
   void SetUpBody(Transfer& transfer);
   int PollTimeout() const;
@@ -94,6 +113,8 @@ class HttpEngine {
   void* multi_ = nullptr;             // CURLM
   std::vector<void*> free_handles_;   // CURL, of the engine's thread
   std::vector<Transfer*> transfers_;  // of the engine's thread
+  Traffic sent_;
+  Traffic received_;
 
   mutable std::mutex mutex_;
   std::condition_variable ended_;

@@ -1,13 +1,12 @@
 #include "objects/s3/s3_store.h"
 
 #include <algorithm>
-#include <charconv>
 #include <condition_variable>
 #include <random>
 
 #include "base/clock.h"
 #include "objects/object_key.h"
-#include "objects/s3/xml.h"
+#include "objects/s3/s3_answer.h"
 
 namespace stasis::objects::s3 {
 namespace {
@@ -16,47 +15,6 @@ using Action = S3Failure::Action;
 
 // When a server asks for fewer requests, the first delay is so many times longer.
 constexpr int kSlowDownFactor = 5;
-
-std::optional<uint64_t> ParseNumber(std::string_view text) {
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
-  return number;
-}
-
-// Returns true if the answer has exactly the bytes from `begin` to `end`, or fewer because the
-// object ends before; then `*bytes` is smaller.
-bool ParseContentRange(const std::string& text, uint64_t begin, uint64_t end, uint64_t* bytes) {
-  // "bytes 0-99/1234"
-  constexpr std::string_view kUnit = "bytes ";
-  const size_t dash = text.find('-');
-  const size_t slash = text.find('/');
-  if (!text.starts_with(kUnit) || dash == text.npos || slash == text.npos || slash < dash) {
-    return false;
-  }
-  const std::string_view view = text;
-  const auto first = ParseNumber(view.substr(kUnit.size(), dash - kUnit.size()));
-  const auto last = ParseNumber(view.substr(dash + 1, slash - dash - 1));
-  if (!first || !last || *first != begin || *last < begin || *last >= end) return false;
-  *bytes = *last - begin + 1;
-  return true;
-}
-
-std::string PercentDecode(std::string_view text) {
-  std::string decoded;
-  for (size_t i = 0; i < text.size(); ++i) {
-    unsigned value = 0;
-    if (text[i] == '%' && i + 2 < text.size() &&
-        std::from_chars(text.data() + i + 1, text.data() + i + 3, value, 16).ptr ==
-            text.data() + i + 3) {
-      decoded += static_cast<char>(value);
-      i += 2;
-    } else {
-      decoded += text[i] == '+' ? ' ' : text[i];
-    }
-  }
-  return decoded;
-}
 
 bool IsBucketName(const std::string& name) {
   auto alphanumeric = [](char c) {
@@ -127,11 +85,12 @@ Status S3Store::Download::CheckHead(const HttpAnswer& head) {
     return Fail(Code::kUnimplemented, "the server ignores ranges",
                 "Stasis needs a server that supports the Range header");
   }
-  uint64_t given = 0;
-  if (!ParseContentRange(head.Header("content-range"), offset + begin, offset + bytes, &given)) {
+  const auto given =
+      ParseContentRange(head.Header("content-range"), offset + begin, offset + bytes);
+  if (!given) {
     return Fail(Code::kUnavailable, "the server sends another range than it was asked for");
   }
-  if (given != bytes - begin) {
+  if (*given != bytes - begin) {
     return Fail(Code::kOutOfRange, object + " is shorter than the range asked for");
   }
   etag = head.Header("etag");
@@ -418,31 +377,6 @@ Result<std::string> S3Store::GetWhole(const std::string& key, uint64_t max_bytes
   return data;
 }
 
-Result<ListPage> S3Store::ParseList(const std::string& document, std::string* last_key) const {
-  STASIS_ASSIGN(const XmlElement root, ParseXml(document));
-  if (root.name != "ListBucketResult") {
-    return Fail(Code::kInvalidArgument,
-                "the server answers a " + root.name.substr(0, 80) + " to a request for a list");
-  }
-  const bool encoded = root.TextOf("EncodingType") == "url";
-  ListPage page;
-  page.more = root.TextOf("IsTruncated") == "true";
-  for (const XmlElement& element : root.children) {
-    if (element.name != "Contents") continue;
-    std::string key = element.TextOf("Key");
-    if (encoded) key = PercentDecode(key);
-    const auto size = ParseNumber(element.TextOf("Size"));
-    if (!size || key <= *last_key || !key.starts_with(prefix_)) {
-      return Fail(Code::kInvalidArgument, "the server's list of objects is not in order");
-    }
-    *last_key = key;
-    key.erase(0, prefix_.size());
-    // Other programs may keep objects here, too.
-    if (CheckKey(key)) page.objects.push_back({std::move(key), *size});
-  }
-  return page;
-}
-
 Result<ListPage> S3Store::List(const std::string& prefix, const std::string& start_after,
                                uint32_t limit, const CallOptions& call) {
   STASIS_TRY(CheckListing(prefix, start_after, limit));
@@ -461,7 +395,7 @@ Result<ListPage> S3Store::List(const std::string& prefix, const std::string& sta
     if (!last_key.empty()) request.query.emplace_back("start-after", last_key);
     const std::string before = last_key;
     STASIS_ASSIGN(const HttpAnswer answer, Annotate(Send(request, call), name));
-    STASIS_ASSIGN(ListPage part, Annotate(ParseList(answer.body, &last_key), name));
+    STASIS_ASSIGN(ListPage part, Annotate(ParseList(answer.body, prefix_, &last_key), name));
     page.more = part.more && last_key != before;
     std::move(part.objects.begin(), part.objects.end(), std::back_inserter(page.objects));
   } while (page.more && page.objects.empty());

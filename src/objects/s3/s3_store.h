@@ -75,7 +75,6 @@ class S3Store final : public ObjectStore {
   Status CheckExists(const std::string& key, uint64_t offset, const CallOptions& call);
   // Waits before the next attempt. Returns false if there is no time for one.
   bool WaitForRetry(int attempt, bool slowly, const CallOptions& call) const;
-  Result<ListPage> ParseList(const std::string& document, std::string* last_key) const;
 
   const std::string bucket_;
   const std::string prefix_;  // empty, or ends in a slash

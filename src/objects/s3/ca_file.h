@@ -1,0 +1,20 @@
+// Finds the certificates of the authorities that TLS trusts.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "base/result.h"
+
+namespace stasis::objects::s3 {
+
+// The files of distributions, in the order in which they are tried.
+std::span<const char* const> SystemCaFiles();
+
+// Returns the path of a file of certificates: `setting` if it is not empty, else `ssl_cert_file`
+// (the user's SSL_CERT_FILE) likewise, else the first of `system_files` that exists. Returns
+// kFailedPrecondition if a file that was named cannot be read, or if there is none.
+Result<std::string> FindCaFile(const std::string& setting, const std::string& ssl_cert_file,
+                               std::span<const char* const> system_files = SystemCaFiles());
+
+}  // namespace stasis::objects::s3
