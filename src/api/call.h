@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <stop_token>
 #include <string>
 
 #include "base/paths.h"
@@ -21,6 +22,8 @@ struct Call {
   std::function<void(const google::protobuf::MessageLite&)> emit;
   // Called by operations between two phases. If it returns true, they roll back. May be empty.
   std::function<bool()> cancelled;
+  // Ends calls to repositories, also in the middle of a request.
+  std::stop_token stop;
 };
 
 }  // namespace stasis::api

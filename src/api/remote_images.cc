@@ -9,6 +9,7 @@
 #include "repository/gc.h"
 #include "repository/images.h"
 #include "repository/layout.h"
+#include "store/image_folder.h"
 #include "store/image_report.h"
 
 namespace stasis::api {
@@ -48,13 +49,15 @@ Result<v1::ListImagesResponse> ListImagesOfRepository(Call& call,
     return message;
   };
   if (request.brief()) {
-    STASIS_ASSIGN(const auto objects, opened->repository().List(repository::kImagesPrefix, {}));
+    STASIS_ASSIGN(const auto objects,
+                  opened->repository().List(repository::kImagesPrefix, {Deadline(), call.stop}));
     for (const auto& object : objects) {
       if (const auto name = repository::ParseImageKey(object.key)) add(*name);
     }
     return response;
   }
-  STASIS_ASSIGN(const auto images, repository::ListImages(opened->repository()));
+  STASIS_ASSIGN(const auto images,
+                repository::ListImages(opened->repository(), {Deadline(), call.stop}));
   for (const repository::ImageSummary& image : images) {
     v1::ListImagesResponse::Image& message = *add(image.name);
     if (image.error) {
@@ -75,7 +78,10 @@ Result<v1::ListImagesResponse> ListImagesOfRepository(Call& call,
 Result<v1::InspectImageResponse> InspectImageOfRepository(Call& call,
                                                           const v1::InspectImageRequest& request) {
   STASIS_ASSIGN(const auto opened, OpenRepository(call, request.repository()));
-  STASIS_ASSIGN(const auto record, opened->repository().ReadImage(request.image(), {}));
+  STASIS_TRY(store::CheckImageName(request.image()));
+  STASIS_ASSIGN(const auto record,
+                Annotate(opened->repository().ReadImage(request.image(), {Deadline(), call.stop}),
+                         "read " + NameIn(*opened, request.image())));
   v1::InspectImageResponse response;
   response.set_document(
       store::InspectJson(record.manifest, NameIn(*opened, request.image())).dump());
@@ -91,6 +97,7 @@ Result<v1::VerifyImageResponse> VerifyImageOfRepository(Call& call,
   repository::VerifyOptions options;
   options.not_before_unix_ns = request.not_before_unix_s() * kSecond;
   options.progress = BytesProgressOf(call, "verify");
+  options.stop = call.stop;
   STASIS_ASSIGN(const auto report,
                 repository::VerifyImage(opened->repository(), request.image(), options));
   const std::string name = NameIn(*opened, request.image());
@@ -109,7 +116,7 @@ Result<v1::VerifyImageResponse> VerifyImageOfRepository(Call& call,
   if (!report.findings.empty()) {
     const auto damaged =
         Fail(Code::kDataLoss, Domain::kImage, 0,
-             fmt::format("image {} is damaged: {}", name, report.findings.front()));
+             fmt::format("image {} is not as it should be: {}", name, report.findings.front()));
     *response.mutable_error() = EncodeError(damaged.value());
   }
   return response;
@@ -120,7 +127,9 @@ Result<v1::DeleteImagesResponse> DeleteImagesOfRepository(Call& call,
   STASIS_ASSIGN(const auto opened, OpenRepository(call, request.repository()));
   v1::DeleteImagesResponse response;
   for (const std::string& name : request.images()) {
-    if (Status deleted = repository::DeleteImage(opened->repository(), name); !deleted) {
+    if (Status deleted =
+            repository::DeleteImage(opened->repository(), name, {Deadline(), call.stop});
+        !deleted) {
       Error error = std::move(deleted).error();
       if (response.deleted_size() > 0) error.message += "; the images named before were deleted";
       return Fail(
@@ -136,6 +145,7 @@ Result<v1::CollectGarbageResponse> CollectGarbageOfRepository(
   STASIS_ASSIGN(const auto opened, OpenRepository(call, request.repository()));
   repository::GcOptions options;
   options.progress = BytesProgressOf(call, "gc");
+  options.stop = call.stop;
   STASIS_ASSIGN(const auto report, repository::CollectGarbage(opened->repository(), options));
   v1::CollectGarbageResponse response;
   response.set_images(report.images);

@@ -12,12 +12,13 @@ namespace stasis::api {
 using repository::OpenedRepository;
 using repository::Registration;
 
-repository::Access AccessOf(const Call& call, uint64_t max_bytes_per_second) {
+repository::Access AccessOf(const Call& call) {
   return {.paths = call.paths,
           .keys = {call.settings.key_file, call.settings.key_command},
           // The daemon's worker has removed the variables of other users from its environment.
           .credentials = objects::s3::CredentialOptionsOf(environ),
-          .max_bytes_per_second = max_bytes_per_second};
+          .max_bytes_per_second = 0,
+          .call = {Deadline(), call.stop}};
 }
 
 Result<bool> IsRepository(const Call& call, const std::string& name) {
@@ -60,9 +61,16 @@ Result<Registration> FindRepository(const Call& call, const v1::RepositoryChoice
 }
 
 Result<std::unique_ptr<OpenedRepository>> OpenRepository(const Call& call,
-                                                         const v1::RepositoryChoice& choice) {
+                                                         const v1::RepositoryChoice& choice,
+                                                         const Deadline& deadline) {
   STASIS_ASSIGN(const Registration registration, FindRepository(call, choice));
-  return OpenedRepository::Open(registration, AccessOf(call, choice.max_bytes_per_second()));
+  if (choice.max_bytes_per_second() != 0 && registration.location.front() == '/') {
+    return FailUsage("a folder has no bandwidth limit", "a limit is for S3 only");
+  }
+  repository::Access access = AccessOf(call);
+  access.max_bytes_per_second = choice.max_bytes_per_second();
+  access.call.deadline = deadline;
+  return OpenedRepository::Open(registration, access);
 }
 
 Result<std::optional<RemoteImage>> ParseRemoteImage(const Call& call, const std::string& text) {
@@ -79,8 +87,11 @@ Result<repository::PullOptions> PullOptionsOf(const Call& call, const OpenedRepo
   STASIS_ASSIGN(const BlockSecret secret, BlockSecretOf(call.paths));
   repository::PullOptions options;
   options.names = &names;
-  options.origin = repository::PulledOrigin(secret, opened.repository().info().id);
-  STASIS_ASSIGN(options.write.origins, repository::WrittenHere(call.paths));
+  options.stop = call.stop;
+  // The origin of an image from a place that was not added stays unknown.
+  const Id128& origin_id = opened.registration().origin_id;
+  if (!origin_id.IsZero()) options.origin = repository::PulledOrigin(secret, origin_id);
+  STASIS_ASSIGN(options.write.origins, repository::SharableOrigins(call.paths));
   options.write.packs.bytes = call.settings.pack_bytes;
   return options;
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "api/call.h"
+#include "base/deadline.h"
 #include "base/result.h"
 #include "repository/opened.h"
 #include "repository/pull.h"
@@ -15,7 +16,7 @@
 namespace stasis::api {
 
 // Returns the settings of the master key, and where this process finds credentials for S3.
-repository::Access AccessOf(const Call& call, uint64_t max_bytes_per_second = 0);
+repository::Access AccessOf(const Call& call);
 
 // Returns whether a repository of this name was added. False for anything that is not a name.
 Result<bool> IsRepository(const Call& call, const std::string& name);
@@ -25,7 +26,7 @@ Result<repository::Registration> FindRepository(const Call& call,
                                                 const v1::RepositoryChoice& choice);
 // Finds and opens it. An empty name is that of the configuration's repository.default.
 Result<std::unique_ptr<repository::OpenedRepository>> OpenRepository(
-    const Call& call, const v1::RepositoryChoice& choice);
+    const Call& call, const v1::RepositoryChoice& choice, const Deadline& deadline = Deadline());
 
 // An image in a repository, as users name it: REPO/NAME.
 struct RemoteImage {
@@ -41,10 +42,15 @@ Result<repository::PullOptions> PullOptionsOf(const Call& call,
                                               const repository::OpenedRepository& opened,
                                               const store::UnitNames& names);
 
-// Checks before a dump that its image can be pushed: the repository can be written, has no image of
-// this name (if it is not empty), and the target is not a container.
-Status CheckPushable(Call& call, const v1::RepositoryChoice& choice, const std::string& target,
-                     const std::string& name);
+// Opens the repository for the image of a dump, before the dump. Checks within a minute that it can
+// be written, that it has no image of this name (if it is not empty), that no damaged record stops
+// pushes, and that the target is not a container.
+Result<std::unique_ptr<repository::OpenedRepository>> OpenForDump(
+    Call& call, const v1::RepositoryChoice& choice, const std::string& target,
+    const std::string& name);
+// Pushes to a repository that is open. See PushImage; the request's repository is not used.
+Result<v1::OperationEvent> PushTo(Call& call, const repository::OpenedRepository& opened,
+                                  const v1::PushImageRequest& request);
 
 v1::Repository ToMessage(const repository::Registration& registration);
 

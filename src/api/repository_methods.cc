@@ -2,8 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <functional>
+#include <memory>
+#include <vector>
 
 #include "api/error_message.h"
 #include "api/local_images.h"
@@ -21,8 +22,10 @@
 #include "repository/pulled_origin.h"
 #include "repository/push.h"
 #include "store/codec.h"
+#include "store/image_folder.h"
 #include "store/image_reader.h"
 #include "store/unit_names.h"
+#include "store/user_limit.h"
 
 namespace stasis::api {
 namespace {
@@ -42,7 +45,7 @@ Registration FromMessage(const v1::Repository& message) {
   r.ca_file = message.ca_file();
   r.profile = message.profile();
   r.max_bytes_per_second = message.max_bytes_per_second();
-  r.encrypted = message.encrypted();
+  r.encrypted = true;
   r.trusted = message.trusted();
   return r;
 }
@@ -67,7 +70,7 @@ Result<store::Codec> CodecOf(const std::string& asked) {
 // Returns whether this installation wrote the indexes of the image's packs, so that they need not
 // be computed again.
 Result<bool> WroteIndex(const Call& call, const store::ImageReader& image) {
-  STASIS_ASSIGN(const auto keys, repository::WrittenHere(call.paths));
+  STASIS_ASSIGN(const auto keys, repository::IndexedHere(call.paths));
   return std::any_of(keys.begin(), keys.end(), [&](const store::OriginKey& key) {
     return image.OriginBy(&key) == store::Origin::kOwn;
   });
@@ -102,32 +105,46 @@ v1::OperationEvent ToEvent(const std::string& verb, const std::string& target,
 struct Probe {
   const char* name;
   std::function<Status()> run;
+  bool always = false;  // also if an earlier step has failed
 };
 
 // Writes, reads, lists and deletes an object that is not part of the format. A killed check leaves
-// it, which harms nothing.
-std::array<Probe, 4> ProbesOf(objects::ObjectStore& store, const std::string& key,
-                              const std::string& content, const objects::CallOptions& limits) {
-  return {Probe{"write",
-                [&] {
-                  const std::string_view parts[] = {content};
-                  return store.Put(key, parts, limits);
-                }},
-          Probe{"read",
-                [&]() -> Status {
-                  STASIS_ASSIGN(const std::string got, store.GetWhole(key, content.size(), limits));
-                  if (got == content) return {};
-                  return Fail(Code::kDataLoss, "the object that was written is read differently");
-                }},
-          Probe{"list",
-                [&]() -> Status {
-                  STASIS_ASSIGN(const auto page, store.List(key, "", 1, limits));
-                  if (!page.objects.empty() && page.objects[0].key == key) return {};
-                  return Fail(Code::kFailedPrecondition,
-                              "a list does not contain an object that was just written",
-                              "gc needs an object store whose lists are consistent");
-                }},
-          Probe{"delete", [&] { return store.Delete(key, limits); }}};
+// it, which harms nothing. `opened` must outlive the steps.
+Result<std::vector<Probe>> ProbesOf(const OpenedRepository& opened,
+                                    const objects::CallOptions& limits) {
+  objects::ObjectStore* const store = &opened.repository().store();
+  STASIS_ASSIGN(const Id128 random, Id128::Random());
+  const std::string key = "check/" + random.Hex(), content = random.Hex();
+  const auto write = [=]() -> Status {
+    const std::string_view parts[] = {content};
+    return store->Put(key, parts, limits);
+  };
+  const auto read = [=]() -> Status {
+    STASIS_ASSIGN(const std::string got, store->GetWhole(key, content.size(), limits));
+    if (got == content) return {};
+    return Fail(Code::kDataLoss, "the object that was written is read differently");
+  };
+  const auto list = [=]() -> Status {
+    STASIS_ASSIGN(const auto page, store->List(key, "", 1, limits));
+    if (!page.objects.empty() && page.objects[0].key == key) return {};
+    return Fail(Code::kFailedPrecondition,
+                "a list does not contain an object that was just written",
+                "gc needs an object store whose lists are consistent");
+  };
+  const auto remove = [=] { return store->Delete(key, limits); };
+  return std::vector<Probe>{
+      {"write", write}, {"read", read}, {"list", list}, {"delete", remove, true}};
+}
+
+// Adds the step to the answer. Returns whether it has succeeded.
+bool RunProbe(const Probe& probe, v1::CheckRepositoryResponse& response) {
+  const Stopwatch watch;
+  const Status done = probe.run();
+  auto& step = *response.add_steps();
+  step.set_name(probe.name);
+  step.set_seconds(watch.Seconds());
+  if (!done) *step.mutable_error() = EncodeError(done.error());
+  return done.has_value();
 }
 
 }  // namespace
@@ -135,6 +152,7 @@ std::array<Probe, 4> ProbesOf(objects::ObjectStore& store, const std::string& ke
 Result<v1::AddRepositoryResponse> AddRepository(Call& call,
                                                 const v1::AddRepositoryRequest& request) {
   Registration registration = FromMessage(request.repository());
+  registration.encrypted = !request.plain();
   STASIS_TRY(CheckAbsolute("the certificate file", registration.ca_file));
   if (!repository::IsRepositoryName(registration.name)) {
     // Reports the wrong name.
@@ -170,48 +188,48 @@ Result<v1::ListRepositoriesResponse> ListRepositories(Call& call,
 Result<v1::CheckRepositoryResponse> CheckRepository(Call& call,
                                                     const v1::CheckRepositoryRequest& request) {
   v1::CheckRepositoryResponse response;
-  const auto run = [&](const char* name, const std::function<Status()>& probe) {
-    const Stopwatch watch;
-    const Status done = probe();
-    auto& step = *response.add_steps();
-    step.set_name(name);
-    step.set_seconds(watch.Seconds());
-    if (!done) *step.mutable_error() = EncodeError(done.error());
-    return done.has_value();
-  };
   STASIS_ASSIGN(const Registration registration, FindRepository(call, request.repository()));
   *response.mutable_repository() = ToMessage(registration);
+  const objects::CallOptions limits{Deadline::In(kCheckTimeout), call.stop};
   std::unique_ptr<OpenedRepository> opened;
-  bool ok = run("open", [&]() -> Status {
-    STASIS_ASSIGN(opened, OpenedRepository::Open(registration, AccessOf(call)));
+  const auto open = [&]() -> Status {
+    STASIS_ASSIGN(opened, OpenRepository(call, request.repository(), limits.deadline));
     return {};
-  });
+  };
+  bool ok = RunProbe({"open", open}, response);
   if (ok) {
-    STASIS_ASSIGN(const Id128 random, Id128::Random());
-    const objects::CallOptions limits{Deadline::In(kCheckTimeout), {}};
-    const std::string key = "check/" + random.Hex(), content = random.Hex();
-    for (const Probe& probe : ProbesOf(opened->repository().store(), key, content, limits)) {
-      ok = ok && run(probe.name, probe.run);
+    STASIS_ASSIGN(const auto probes, ProbesOf(*opened, limits));
+    for (const Probe& probe : probes) {
+      // What was written is deleted in any case.
+      if (ok || probe.always) ok = RunProbe(probe, response) && ok;
     }
   }
   response.set_ok(ok);
   return response;
 }
 
-Status CheckPushable(Call& call, const v1::RepositoryChoice& choice, const std::string& target,
-                     const std::string& name) {
+Result<std::unique_ptr<OpenedRepository>> OpenForDump(Call& call,
+                                                      const v1::RepositoryChoice& choice,
+                                                      const std::string& target,
+                                                      const std::string& name) {
   if (containers::IsReference(target)) {
     return FailUsage("the image of a container cannot be pushed to a repository yet",
                      "dump it without --to, and copy the archive");
   }
-  v1::CheckRepositoryRequest request;
-  *request.mutable_repository() = choice;
-  STASIS_ASSIGN(const auto checked, CheckRepository(call, request));
-  if (!checked.ok()) return Fail(DecodeError(checked.steps().rbegin()->error()));
-  if (name.empty()) return {};
-  STASIS_ASSIGN(const auto opened, OpenRepository(call, choice));
-  STASIS_ASSIGN(const bool exists, opened->repository().Exists(repository::ImageKey(name), {}));
-  if (!exists) return {};
+  const objects::CallOptions limits{Deadline::In(kCheckTimeout), call.stop};
+  STASIS_ASSIGN(auto opened, OpenRepository(call, choice, limits.deadline));
+  STASIS_ASSIGN(const auto probes, ProbesOf(*opened, limits));
+  Status checked;
+  for (const Probe& probe : probes) {
+    if (!checked && !probe.always) continue;
+    Status done = probe.run();
+    if (checked) checked = std::move(done);
+  }
+  STASIS_TRY(std::move(checked));
+  STASIS_TRY(repository::ReadAllCondemned(opened->repository(), limits));
+  if (name.empty()) return opened;
+  STASIS_ASSIGN(const bool exists, opened->repository().Exists(repository::ImageKey(name), limits));
+  if (!exists) return opened;
   return Fail(Code::kAlreadyExists, Domain::kImage, 0,
               fmt::format("{} has an image {} already", opened->registration().name, name),
               "choose another name with --name");
@@ -223,13 +241,12 @@ Result<v1::RemoveRepositoryResponse> RemoveRepository(Call& call,
   return v1::RemoveRepositoryResponse();
 }
 
-Result<v1::OperationEvent> PushImage(Call& call, const v1::PushImageRequest& request) {
+Result<v1::OperationEvent> PushTo(Call& call, const OpenedRepository& opened,
+                                  const v1::PushImageRequest& request) {
   STASIS_ASSIGN(const std::string path, ImagePath(call, request.store(), request.image()));
   STASIS_ASSIGN(const auto reader, store::ImageReader::Open(path));
-  const std::string name = request.name().empty()
-                               ? reader->path().substr(reader->path().rfind('/') + 1)
-                               : request.name();
-  STASIS_ASSIGN(const auto opened, OpenRepository(call, request.repository()));
+  const std::string& own_name = reader->path().substr(reader->path().rfind('/') + 1);
+  const std::string name = request.name().empty() ? own_name : request.name();
   STASIS_ASSIGN(const BlockSecret secret, NamingSecretOf(call.paths));
   const store::UnitNames names(secret);
   repository::PushOptions options;
@@ -237,8 +254,9 @@ Result<v1::OperationEvent> PushImage(Call& call, const v1::PushImageRequest& req
   STASIS_ASSIGN(options.trusts_index, WroteIndex(call, *reader));
   STASIS_ASSIGN(options.codec, CodecOf(request.compress()));
   options.progress = BytesProgressOf(call, "push");
-  STASIS_ASSIGN(const auto report, repository::Push(opened->repository(), *reader, name, options));
-  v1::OperationEvent event = ToEvent("push", request.image(), name, *opened, report);
+  options.stop = call.stop;
+  STASIS_ASSIGN(const auto report, repository::Push(opened.repository(), *reader, name, options));
+  v1::OperationEvent event = ToEvent("push", request.image(), name, opened, report);
   event.mutable_result()->set_image(Utf8(reader->path()));
   event.mutable_result()->mutable_phases(0)->set_bytes(report.new_bytes);
   v1::Transfer& transfer = *event.mutable_result()->mutable_transfer();
@@ -249,10 +267,20 @@ Result<v1::OperationEvent> PushImage(Call& call, const v1::PushImageRequest& req
   return event;
 }
 
+Result<v1::OperationEvent> PushImage(Call& call, const v1::PushImageRequest& request) {
+  // A wrong name is reported before any request is sent.
+  STASIS_TRY(ImagePath(call, request.store(), request.image()));
+  STASIS_ASSIGN(const auto opened, OpenRepository(call, request.repository()));
+  return PushTo(call, *opened, request);
+}
+
 Result<v1::OperationEvent> PullImage(Call& call, const v1::PullImageRequest& request) {
   STASIS_ASSIGN(const std::string store, StoreOf(call, request.store()));
   const std::string& name = request.image();
   const std::string& local_name = request.name().empty() ? name : request.name();
+  STASIS_TRY(store::CheckImageName(name));
+  STASIS_TRY(store::CheckImageName(local_name));
+  STASIS_TRY(store::CheckImageLimit(store, call.settings.most_image_bytes));
   STASIS_ASSIGN(const auto opened, OpenRepository(call, request.repository()));
   STASIS_ASSIGN(const BlockSecret naming, NamingSecretOf(call.paths));
   const store::UnitNames names(naming);

@@ -4,6 +4,7 @@
 //   0  the WorkerRequest (a file)      1  frames with WorkerFrame
 //   2  stderr of helpers               3  the daemon's log
 //   4  for Hold: the connection of CRIU's plugin
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -25,12 +26,15 @@
 #include "base/file.h"
 #include "base/operation_id.h"
 #include "base/rights.h"
+#include "base/stop_when_readable.h"
 #include "base/thread.h"
 
 namespace stasis::api {
 namespace {
 
 std::atomic<bool> cancel_requested{false};
+// Readable after a request to cancel.
+int cancel_pipe[2] = {-1, -1};
 
 class Frames {
  public:
@@ -88,6 +92,8 @@ Result<std::string> Work(Frames& frames, const v1::WorkerRequest& request,
   }
   STASIS_ASSIGN(Call call, MakeCall(request));
   call.cancelled = [] { return cancel_requested.load(); };
+  STASIS_ASSIGN(const auto stop, StopWhenReadable::Start(cancel_pipe[0]));
+  call.stop = stop->token();
   call.emit = [&](const google::protobuf::MessageLite& event) {
     if (traits.operation) log.LogEvent(static_cast<const v1::OperationEvent&>(event));
     v1::WorkerFrame frame;
@@ -122,7 +128,13 @@ int Main() {
   // Catch SIGHUP instead of ignoring it, because child processes would inherit an ignored signal.
   ::signal(SIGHUP, [](int) {});
   struct sigaction action = {};
-  action.sa_handler = [](int) { cancel_requested = true; };
+  if (::pipe2(cancel_pipe, O_CLOEXEC | O_NONBLOCK) != 0) cancel_pipe[0] = cancel_pipe[1] = -1;
+  action.sa_handler = [](int) {
+    const int before = errno;
+    cancel_requested = true;
+    if (cancel_pipe[1] >= 0) (void)!::write(cancel_pipe[1], "c", 1);
+    errno = before;
+  };
   action.sa_flags = SA_RESTART;
   for (int signal : {SIGINT, SIGTERM, SIGQUIT}) ::sigaction(signal, &action, nullptr);
   // The daemon starts workers with SIGINT blocked, so a cancellation that came before the handlers

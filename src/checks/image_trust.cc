@@ -62,9 +62,10 @@ Status CheckOrigin(const store::ImageReader& image, const Caller& caller, const 
         fmt::format("image {} was pulled from repository {}, whose images are not trusted; {}",
                     image.path(), pulled.repository, ClaimedOrigin(image.manifest())),
         fmt::format("an image may contain any program, which a restore runs as user {}. If you "
-                    "trust all who can write to that repository, add it with --trust; for this "
-                    "image alone, restore it with --trust-image (docs/security.md)",
-                    caller.uid));
+                    "trust all who can write to that repository, remove it with `stasis repo "
+                    "remove {}` and add it again with --trust; for this image alone, restore it "
+                    "with --trust-image (docs/repositories.md)",
+                    caller.uid, pulled.repository));
   }
   if (origin == store::Origin::kChanged) {
     why = "its manifest was changed after it was written here (its origin MAC is wrong)";

@@ -46,6 +46,7 @@ void CatchInterrupts() {
 bool Interrupted() { return cancel_asked; }
 
 void LeaveToDaemon() { by_daemon = true; }
+void TakeBackFromDaemon() { by_daemon = false; }
 
 int InterruptFd() { return cancel_pipe[0]; }
 

@@ -8,6 +8,8 @@ void CatchInterrupts();
 bool Interrupted();
 // Call this if the daemon does the work. SIGHUP and SIGTERM then end only this command.
 void LeaveToDaemon();
+// Call this when the daemon's part is over and this command does more work.
+void TakeBackFromDaemon();
 // Readable once Interrupted() is true; -1 before CatchInterrupts.
 int InterruptFd();
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "api/methods.h"
 #include "api/result_json.h"
 #include "base/deadline.h"
 #include "base/file.h"
@@ -12,14 +11,6 @@
 
 namespace stasis::cli {
 namespace {
-
-Result<api::Call> OpenTransfer(const Globals& globals) {
-  CatchInterrupts();
-  STASIS_ASSIGN(api::Call call, OpenCall(globals));
-  call.cancelled = Interrupted;
-  call.emit = BytesProgress(globals);
-  return call;
-}
 
 std::string Plural(uint64_t count, const char* word) {
   return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
@@ -65,16 +56,15 @@ std::function<void(const google::protobuf::MessageLite&)> BytesProgress(const Gl
   };
 }
 
-Result<v1::OperationResult> PushImage(const Globals& globals, const v1::PushImageRequest& request) {
-  STASIS_ASSIGN(api::Call call, OpenTransfer(globals));
-  STASIS_ASSIGN(v1::OperationEvent event, api::PushImage(call, request));
-  return std::move(*event.mutable_result());
-}
-
-Result<v1::OperationResult> PullImage(const Globals& globals, const v1::PullImageRequest& request) {
-  STASIS_ASSIGN(api::Call call, OpenTransfer(globals));
-  STASIS_ASSIGN(v1::OperationEvent event, api::PullImage(call, request));
-  return std::move(*event.mutable_result());
+Result<RepositoryCall> RepositoryCall::Open(const Globals& globals) {
+  CatchInterrupts();
+  RepositoryCall repository;
+  STASIS_ASSIGN(repository.call_, OpenCall(globals));
+  STASIS_ASSIGN(repository.stop_, StopWhenReadable::Start(InterruptFd()));
+  repository.call_.cancelled = Interrupted;
+  repository.call_.stop = repository.stop_->token();
+  repository.call_.emit = BytesProgress(globals);
+  return repository;
 }
 
 std::string TransferText(const v1::OperationResult& result) {

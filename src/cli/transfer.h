@@ -1,8 +1,10 @@
 // Code shared by commands that copy images to or from a repository.
 #pragma once
 
+#include <memory>
 #include <string>
 
+#include "base/stop_when_readable.h"
 #include "cli/operation.h"
 
 namespace stasis::cli {
@@ -18,10 +20,19 @@ struct RepositoryFlags {
   Result<v1::RepositoryChoice> ToMessage() const;
 };
 
-// Copy an image, with progress on stderr. Ctrl-C cancels. They run in this process, because the
-// credentials for an object store may be in its environment.
-Result<v1::OperationResult> PushImage(const Globals& globals, const v1::PushImageRequest& request);
-Result<v1::OperationResult> PullImage(const Globals& globals, const v1::PullImageRequest& request);
+// A call of a method of repositories in this process, because the credentials for an object store
+// may be in its environment. Shows progress on stderr. Ctrl-C ends it, also in the middle of a
+// request.
+class RepositoryCall {
+ public:
+  static Result<RepositoryCall> Open(const Globals& globals);
+  api::Call& call() { return call_; }
+
+ private:
+  api::Call call_;
+  std::unique_ptr<StopWhenReadable> stop_;
+};
+
 // "pushed llama to fleet: 1.2 GiB sent, 38.0 GiB were there already, …", one or more lines.
 std::string TransferText(const v1::OperationResult& result);
 // The document of `image push` and `image pull`.

@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 
 #include "api/methods.h"
 #include "api/repository_choice.h"
 #include "base/file.h"
+#include "cli/interrupts.h"
 #include "cli/operation.h"
 #include "cli/transfer.h"
 
@@ -19,41 +21,59 @@ struct DumpOptions {
   bool full = false;
   bool assume_unshared = false;
   std::string compress;
-  std::string to;
-  bool plain = false;
+  RepositoryFlags to;
   bool keep_local = false;
   PlaceFlags places;
   CommonOptions common;
   CriuFlags criu;
 };
 
-Result<v1::RepositoryChoice> DestinationOf(const DumpOptions& options) {
-  RepositoryFlags flags;
-  flags.name = options.to;
-  flags.plain = options.plain;
-  return flags.ToMessage();
+// The repository of --to, opened before anything is done to the program.
+struct Destination {
+  RepositoryCall repository_call;
+  std::unique_ptr<repository::OpenedRepository> opened;
+};
+
+Result<Destination> OpenDestination(const Globals& globals, const DumpOptions& options,
+                                    const v1::DumpRequest& request) {
+  STASIS_ASSIGN(RepositoryCall repository_call, RepositoryCall::Open(globals));
+  STASIS_ASSIGN(const v1::RepositoryChoice choice, options.to.ToMessage());
+  STASIS_ASSIGN(auto opened,
+                api::OpenForDump(repository_call.call(), choice, request.target(), request.name()));
+  return Destination{std::move(repository_call), std::move(opened)};
 }
 
-// Copies the image of a dump to the repository, and deletes it here unless it is to be kept.
-Result<v1::OperationResult> PushDumped(const Globals& globals, const DumpOptions& options,
-                                       const v1::RepositoryChoice& repository,
-                                       v1::OperationResult dumped) {
+// Nodes that are preempted together make images of the same job in the same second.
+Result<std::string> NameWithoutCollision(const std::string& image) {
+  STASIS_ASSIGN(const Id128 random, Id128::Random());
+  return image.substr(image.rfind('/') + 1) + "-" + random.Hex().substr(0, 6);
+}
+
+// Copies the image of a dump to the repository, and deletes it here unless it is to be kept. The
+// program may have ended, so a failure leaves something: the image on this machine.
+Result<v1::OperationResult> PushDumped(Destination& destination, const DumpOptions& options,
+                                       const v1::DumpRequest& dump, v1::OperationResult dumped) {
+  api::Call& call = destination.repository_call.call();
   v1::PushImageRequest request;
   request.set_image(dumped.image());
-  *request.mutable_repository() = repository;
-  auto pushed = PushImage(globals, request);
+  if (dump.name().empty()) {
+    STASIS_ASSIGN(*request.mutable_name(), NameWithoutCollision(dumped.image()));
+  }
+  if (dump.compress() != "auto") request.set_compress(dump.compress());
+  auto pushed = api::PushTo(call, *destination.opened, request);
   if (!pushed) {
     Error error = std::move(pushed).error();
-    error.message = fmt::format("the image {} is complete here, but was not copied: {}",
+    error.message = fmt::format("the image {} is complete on this machine, but was not copied: {}",
                                 dumped.image(), error.message);
     error.hint =
-        fmt::format("`stasis image push {} -R {}` tries again", dumped.image(), options.to);
+        fmt::format("`stasis image push {} -R {}{}` tries again", dumped.image(),
+                    destination.opened->registration().name, options.to.plain ? " --plain" : "");
+    error.not_undone = true;
     return Fail(std::move(error));
   }
-  *dumped.mutable_transfer() = pushed->transfer();
-  for (const std::string& note : pushed->notes()) dumped.add_notes(note);
+  *dumped.mutable_transfer() = pushed->result().transfer();
+  for (const std::string& note : pushed->result().notes()) dumped.add_notes(note);
   if (options.keep_local) return dumped;
-  STASIS_ASSIGN(api::Call call, OpenCall(globals));
   v1::DeleteImagesRequest removal;
   removal.add_images(dumped.image());
   if (auto deleted = api::DeleteImages(call, removal); !deleted) {
@@ -66,23 +86,21 @@ Result<v1::OperationResult> PushDumped(const Globals& globals, const DumpOptions
 
 Outcome RunDump(const Globals& globals, const DumpOptions& options,
                 const v1::DumpRequest& request) {
-  v1::RepositoryChoice repository;
-  if (options.to.empty()) {
-    if (options.plain || options.keep_local) {
-      return FailUsage("--plain and --keep-local need --to REPO");
+  std::optional<Destination> destination;
+  if (options.to.name.empty()) {
+    if (options.to.plain || options.keep_local || !options.to.limit.empty()) {
+      return FailUsage("--plain, --keep-local and --limit need --to REPO");
     }
   } else {
-    STASIS_ASSIGN(repository, DestinationOf(options));
-    STASIS_ASSIGN(api::Call call, OpenCall(globals));
-    // Before anything is done to the program.
-    STASIS_TRY(api::CheckPushable(call, repository, request.target(), request.name()));
+    STASIS_ASSIGN(destination, OpenDestination(globals, options, request));
   }
   return RunOperation(
       globals,
       [&](api::Client& client, const api::OnEvent& on_event) -> Result<v1::OperationResult> {
         STASIS_ASSIGN(auto dumped, client.Dump(request, on_event));
-        if (options.to.empty() || request.options().dry_run()) return dumped;
-        return PushDumped(globals, options, repository, std::move(dumped));
+        if (!destination || request.options().dry_run()) return dumped;
+        TakeBackFromDaemon();
+        return PushDumped(*destination, options, request, std::move(dumped));
       });
 }
 
@@ -111,8 +129,9 @@ void RegisterDump(App app, const std::function<void(Action)>& select) {
           "delete it here")
       ->option_text("REPO");
   verb->add_flag("--keep-local", options->keep_local, "With --to: do not delete the image here");
-  verb->add_flag("--plain", options->plain,
+  verb->add_flag("--plain", options->to.plain,
                  "With --to and a location: the repository there is not encrypted");
+  options->to.AddLimitTo(verb);
   options->places.AddTo(verb);
   options->common.AddTo(verb);
   options->criu.AddTo(verb);

@@ -7,6 +7,7 @@
 
 #include "api/error_message.h"
 #include "api/methods.h"
+#include "api/repository_choice.h"
 #include "base/file.h"
 #include "cli/message_json.h"
 #include "cli/operation.h"
@@ -203,7 +204,6 @@ Outcome Verify(const ImageOptions& options, api::Call& call, const Globals& glob
     STASIS_ASSIGN(const int64_t time, ParseTime(options.not_before));
     request.set_not_before_unix_s(time);
   }
-  call.emit = BytesProgress(globals);
   STASIS_ASSIGN(const auto response, api::VerifyImage(call, request));
   std::string text;
   for (const auto& finding : response.findings()) {
@@ -271,27 +271,42 @@ Outcome Gc(const ImageOptions& options, api::Call& call, const Globals& globals)
   return 0;
 }
 
-Outcome Push(const ImageOptions& options, api::Call&, const Globals& globals) {
+Outcome Push(const ImageOptions& options, api::Call& call, const Globals& globals) {
   v1::PushImageRequest request;
   request.set_store(options.store());
   request.set_image(api::AbsoluteImage(options.images[0]));
   STASIS_ASSIGN(*request.mutable_repository(), options.repository.ToMessage());
   request.set_name(options.name);
   request.set_compress(options.compress);
-  STASIS_ASSIGN(const auto result, PushImage(globals, request));
-  PrintResult(globals, TransferText(result), TransferJson(result));
+  STASIS_ASSIGN(const auto event, api::PushImage(call, request));
+  PrintResult(globals, TransferText(event.result()), TransferJson(event.result()));
   return 0;
 }
 
-Outcome Pull(const ImageOptions& options, api::Call&, const Globals& globals) {
+Outcome Pull(const ImageOptions& options, api::Call& call, const Globals& globals) {
   v1::PullImageRequest request;
   request.set_store(options.store());
   request.set_image(options.images[0]);
   STASIS_ASSIGN(*request.mutable_repository(), options.repository.ToMessage());
   request.set_name(options.name);
-  STASIS_ASSIGN(const auto result, PullImage(globals, request));
-  PrintResult(globals, TransferText(result), TransferJson(result));
+  STASIS_ASSIGN(const auto event, api::PullImage(call, request));
+  PrintResult(globals, TransferText(event.result()), TransferJson(event.result()));
   return 0;
+}
+
+// An image may be named REPO/NAME instead of with -R.
+Status SplitRemoteNames(const api::Call& call, ImageOptions& options) {
+  for (std::string& image : options.images) {
+    if (!options.repository.name.empty() || !options.folder.empty()) return {};
+    STASIS_ASSIGN(const auto remote, api::ParseRemoteImage(call, image));
+    if (!remote) return {};
+    if (options.images.size() > 1) {
+      return FailUsage("several images of a repository need -R", "name the repository with -R");
+    }
+    options.repository.name = remote->repository;
+    image = remote->name;
+  }
+  return {};
 }
 
 struct ImageVerb {
@@ -349,8 +364,9 @@ void RegisterImage(App app, const std::function<void(Action)>& select) {
     }
     sub->callback([=, run = row.run] {
       select([=](const Globals& globals) -> Outcome {
-        STASIS_ASSIGN(api::Call call, OpenCall(globals));
-        return run(*options, call, globals);
+        STASIS_ASSIGN(RepositoryCall repository, RepositoryCall::Open(globals));
+        if (run != Push) STASIS_TRY(SplitRemoteNames(repository.call(), *options));
+        return run(*options, repository.call(), globals);
       });
     });
   }

@@ -39,9 +39,10 @@ Outcome AddRepository(const RepositoryAddOptions& options, const Globals& global
     STASIS_ASSIGN(const uint64_t bytes, ParseSize(options.limit));
     repository.set_max_bytes_per_second(bytes);
   }
-  repository.set_encrypted(!options.plain);
+  request.set_plain(options.plain);
   repository.set_trusted(options.trust);
-  STASIS_ASSIGN(api::Call call, OpenCall(globals));
+  STASIS_ASSIGN(RepositoryCall repository_call, RepositoryCall::Open(globals));
+  api::Call& call = repository_call.call();
   STASIS_ASSIGN(const auto response, api::AddRepository(call, request));
   std::string text = fmt::format("added {}: {} at {}\n", options.name,
                                  response.created() ? "a new repository" : "the repository",
@@ -54,7 +55,8 @@ Outcome AddRepository(const RepositoryAddOptions& options, const Globals& global
 }
 
 Outcome ListRepositories(const Globals& globals) {
-  STASIS_ASSIGN(api::Call call, OpenCall(globals));
+  STASIS_ASSIGN(RepositoryCall repository_call, RepositoryCall::Open(globals));
+  api::Call& call = repository_call.call();
   STASIS_ASSIGN(const auto response, api::ListRepositories(call, {}));
   std::vector<std::vector<std::string>> rows = {{"NAME", "LOCATION", "ENCRYPTED", "TRUSTED"}};
   for (const auto& one : response.repositories()) {
@@ -69,7 +71,8 @@ Outcome ListRepositories(const Globals& globals) {
 Outcome CheckRepository(const RepositoryFlags& flags, const Globals& globals) {
   v1::CheckRepositoryRequest request;
   STASIS_ASSIGN(*request.mutable_repository(), flags.ToMessage());
-  STASIS_ASSIGN(api::Call call, OpenCall(globals));
+  STASIS_ASSIGN(RepositoryCall repository_call, RepositoryCall::Open(globals));
+  api::Call& call = repository_call.call();
   STASIS_ASSIGN(const auto response, api::CheckRepository(call, request));
   std::string text =
       fmt::format("{} at {}\n", response.repository().name(), response.repository().location());
@@ -82,14 +85,20 @@ Outcome CheckRepository(const RepositoryFlags& flags, const Globals& globals) {
   // The document on stdout has the error too.
   Globals text_only = globals;
   text_only.json = false;
-  PrintError(text_only, api::DecodeError(response.steps().rbegin()->error()));
+  for (const auto& step : response.steps()) {
+    if (!step.has_error()) continue;
+    const Error error = api::DecodeError(step.error());
+    PrintError(text_only, error);
+    return ExitCode(error);
+  }
   return 1;
 }
 
 Outcome RemoveRepository(const std::string& name, const Globals& globals) {
   v1::RemoveRepositoryRequest request;
   request.set_name(name);
-  STASIS_ASSIGN(api::Call call, OpenCall(globals));
+  STASIS_ASSIGN(RepositoryCall repository_call, RepositoryCall::Open(globals));
+  api::Call& call = repository_call.call();
   STASIS_ASSIGN(const auto response, api::RemoveRepository(call, request));
   PrintResult(globals, fmt::format("removed {}; its images were not touched\n", name),
               MessageJson(response));

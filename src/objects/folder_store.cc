@@ -118,7 +118,7 @@ struct Entry {
   uint64_t bytes = 0;
 };
 
-// Returns regular files and folders, sorted.
+// Returns the entries of a folder, sorted.
 Result<std::vector<Entry>> ReadFolder(const UniqueFd& folder) {
   UniqueFd own(::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!own) return FailErrno(errno, "open folder");
@@ -130,10 +130,14 @@ Result<std::vector<Entry>> ReadFolder(const UniqueFd& folder) {
   while (const dirent* item = ::readdir(stream)) {
     struct stat st;
     const std::string name = item->d_name;
-    if (name != "." && name != ".." &&
-        ::fstatat(folder.get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) == 0) {
-      if (S_ISREG(st.st_mode)) entries.push_back({name, static_cast<uint64_t>(st.st_size)});
-      if (S_ISDIR(st.st_mode)) entries.push_back({name + '/', 0});
+    if (name == "." || name == "..") continue;
+    if (::fstatat(folder.get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) {
+      if (errno != ENOENT) break;  // a gc must not take an object for absent
+    } else if (S_ISDIR(st.st_mode)) {
+      entries.push_back({name + '/', 0});
+    } else {
+      // Anything but a regular file is listed too, and reported when it is read.
+      entries.push_back({name, static_cast<uint64_t>(st.st_size)});
     }
     errno = 0;
   }

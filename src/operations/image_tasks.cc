@@ -139,7 +139,7 @@ Result<store::UnitNames> ImageTasks::Names() {
 
 Result<store::WriteOptions> ImageTasks::WriterOptions(uint32_t uid) const {
   store::WriteOptions how;
-  STASIS_ASSIGN(how.origins, repository::WrittenHere(context_.services.paths));
+  STASIS_ASSIGN(how.origins, repository::SharableOrigins(context_.services.paths));
   how.compression = context_.dump.compression;
   how.packs.bytes = context_.services.settings.pack_bytes;
   how.share = !context_.dump.full;

@@ -35,6 +35,7 @@ class Collector {
   Collector(const Repository& repository, const GcOptions& options)
       : repository_(repository), options_(options), clock_(options.record_valid) {
     call_.deadline = options.deadline;
+    call_.stop = options.stop;
   }
   Result<GcReport> Run();
 
@@ -60,8 +61,8 @@ class Collector {
   const GcOptions& options_;
   objects::CallOptions call_;
   RecordClock clock_;
-  GcId id_;
-  uint64_t total_ = 0;  // objects to delete
+  std::optional<GcId> id_;  // of its own record, once there is one
+  uint64_t total_ = 0;      // objects to delete
   uint64_t done_ = 0;
   // A request to delete failed, and may still take effect.
   bool may_still_delete_ = false;
@@ -182,9 +183,15 @@ Status Collector::Condemn(const Garbage& garbage) {
   condemned.written_unix_ns = UnixNowNs();
   for (const auto& [pack, bytes] : garbage.packs) condemned.packs.push_back(pack);
   for (const auto& [push, keys] : garbage.indexes) condemned.indexes.push_back(push);
+  // Under a new name: another gc may be about to delete the earlier record, which it takes for
+  // abandoned.
+  const std::optional<GcId> before = id_;
+  STASIS_ASSIGN(id_, GcId::Random());
   clock_.Written();
-  return repository_.Write(RecordKind::kCondemned, CondemnedKey(id_), EncodeCondemned(condemned),
-                           call_);
+  STASIS_TRY(repository_.Write(RecordKind::kCondemned, CondemnedKey(*id_),
+                               EncodeCondemned(condemned), call_));
+  if (before) STASIS_TRY(repository_.store().Delete(CondemnedKey(*before), call_));
+  return {};
 }
 
 Status Collector::SecondLook(Garbage& garbage) {
@@ -234,14 +241,15 @@ Status Collector::DeleteAll(Garbage& garbage) {
 Result<GcReport> Collector::Run() {
   const Stopwatch watch;
   const uint64_t requests = repository_.store().counters().requests;
-  STASIS_ASSIGN(id_, GcId::Random());
   STASIS_TRY(RemoveAbandoned());
   STASIS_ASSIGN(Garbage garbage, List());
   STASIS_TRY(ReadPending(garbage));
   STASIS_TRY(ReadImages(garbage));
   if (!garbage.empty()) {
     const Status status = DeleteAll(garbage);
-    if (!may_still_delete_) STASIS_TRY(repository_.store().Delete(CondemnedKey(id_), call_));
+    if (!may_still_delete_ && id_) {
+      STASIS_TRY(repository_.store().Delete(CondemnedKey(*id_), call_));
+    }
     STASIS_TRY(status);
   }
   STASIS_ASSIGN(report_.leftovers,

@@ -17,6 +17,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ namespace stasis::repository {
 struct GcOptions {
   // Called with the objects deleted and to be deleted. Returns false to cancel.
   Progress progress;
+  std::stop_token stop;
   Deadline deadline;
   // Records that are older than this were left by killed processes. Anything shorter than
   // kRecordAbandoned loses images unless no push and no other gc runs.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <stop_token>
@@ -46,7 +47,10 @@ std::vector<StoredUnit> UnitsOf(const ImageRecord& record) {
 class Verifier {
  public:
   Verifier(const Repository& repository, std::string name, const VerifyOptions& options)
-      : repository_(repository), name_(std::move(name)), options_(options) {
+      : repository_(repository),
+        name_(std::move(name)),
+        options_(options),
+        forward_(options.stop, [this] { stop_.request_stop(); }) {
     call_.deadline = options.deadline;
     call_.stop = stop_.get_token();
   }
@@ -71,6 +75,7 @@ class Verifier {
   const std::string name_;
   const VerifyOptions& options_;
   std::stop_source stop_;
+  const std::stop_callback<std::function<void()>> forward_;
   objects::CallOptions call_;
   std::mutex mutex_;  // guards the findings
   VerifyReport report_;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,7 @@ struct VerifyOptions {
   // Refuses an image that was pushed earlier: a server can bring back an old record. 0: any.
   int64_t not_before_unix_ns = 0;
   Progress progress;  // with the bytes of units
+  std::stop_token stop;
   Deadline deadline;
 };
 

@@ -23,12 +23,12 @@ Result<KnownUnits> KnownUnits::Look(const Repository& repository, const store::U
                                     const objects::CallOptions& call) {
   KnownUnits known;
   STASIS_ASSIGN(const auto packs, repository.List(kPacksPrefix, call));
-  References usable;
+  std::map<PackId, uint64_t> usable;
   for (const auto& object : packs) {
-    if (const auto pack = ParsePackKey(object.key)) usable.packs.insert(*pack);
+    if (const auto pack = ParsePackKey(object.key)) usable.emplace(*pack, object.bytes);
   }
   STASIS_ASSIGN(const References condemned, ReadAllCondemned(repository, call));
-  for (const PackId& pack : condemned.packs) usable.packs.erase(pack);
+  for (const PackId& pack : condemned.packs) usable.erase(pack);
   STASIS_ASSIGN(const auto indexes, repository.List(kIndexPrefix, call));
   std::set<PushId> places;
   for (const auto& object : indexes) {
@@ -48,7 +48,8 @@ Result<KnownUnits> KnownUnits::Look(const Repository& repository, const store::U
 
 // Damaged or foreign names only mean that more is uploaded.
 Status KnownUnits::AddNames(const Repository& repository, const PushId& push,
-                            const store::UnitNaming& naming, const References& usable,
+                            const store::UnitNaming& naming,
+                            const std::map<PackId, uint64_t>& usable,
                             const objects::CallOptions& call) {
   auto read = repository.ReadNames(push, call);
   if (!read) {
@@ -62,7 +63,10 @@ Status KnownUnits::AddNames(const Repository& repository, const PushId& push,
     const uint64_t first = at;
     at += table.units();
     const PackId id{push, table.number()};
-    if (!usable.packs.contains(id) || units_.size() + table.units() > kMaxKnownUnits) continue;
+    const auto object = usable.find(id);
+    // A pack that was cut off is not relied upon.
+    if (object == usable.end() || object->second != table.object_bytes()) continue;
+    if (units_.size() + table.units() > kMaxKnownUnits) continue;
     const auto pack = static_cast<uint32_t>(packs_.size());
     for (uint32_t number = 0; number < table.units(); ++number) {
       units_.push_back({pack, number});
@@ -72,6 +76,12 @@ Status KnownUnits::AddNames(const Repository& repository, const PushId& push,
     packs_.push_back({id, std::move(table), std::move(needed), 0});
   }
   return {};
+}
+
+std::map<PackId, uint64_t> KnownUnits::ObjectBytes() const {
+  std::map<PackId, uint64_t> bytes;
+  for (const KnownPack& pack : packs_) bytes.emplace(pack.id, pack.table.object_bytes());
+  return bytes;
 }
 
 void KnownUnits::BuildTable() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ class KnownUnits {
   // Returns nullptr if the repository does not have the unit with this name and length.
   const Unit* Find(const Id128& name, uint32_t bytes) const;
   const PackId& PackOf(uint32_t pack) const { return packs_[pack].id; }
+  // The bytes of the objects of all these packs.
+  std::map<PackId, uint64_t> ObjectBytes() const;
 
   // Records that the new image wants a unit.
   void Want(const Unit& unit);
@@ -49,8 +52,9 @@ class KnownUnits {
     std::vector<bool> needed;  // by the number of the unit
     uint64_t needed_bytes = 0;
   };
+  // `usable`: the packs that are there, with the bytes of their objects.
   Status AddNames(const Repository& repository, const PushId& push, const store::UnitNaming& naming,
-                  const References& usable, const objects::CallOptions& call);
+                  const std::map<PackId, uint64_t>& usable, const objects::CallOptions& call);
   Status MarkNeeded(const Repository& repository, const objects::CallOptions& call);
   void MarkUnits(const ImageRecord& image);
   void Need(KnownPack& pack, uint32_t number);

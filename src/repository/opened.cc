@@ -64,7 +64,7 @@ Status CheckSame(const Registration& registration, const RepositoryInfo& info,
 Result<std::unique_ptr<OpenedRepository>> OpenedRepository::Open(const Registration& registration,
                                                                  const Access& access) {
   STASIS_ASSIGN(auto store, OpenStore(registration, access));
-  STASIS_ASSIGN(RepositoryInfo info, ReadRepositoryInfo(*store));
+  STASIS_ASSIGN(RepositoryInfo info, ReadRepositoryInfo(*store, access.call));
   STASIS_TRY(CheckSame(registration, info, store->Name()));
   std::optional<FoundKey> found;
   if (info.is_sealed) {
@@ -84,21 +84,22 @@ Result<OpenedRepository::Created> OpenedRepository::Create(Registration& registr
     result.master_key_id = found->key.id();
   }
   STASIS_ASSIGN(const auto store, OpenStore(registration, access));
-  auto info = ReadRepositoryInfo(*store);
+  auto info = ReadRepositoryInfo(*store, access.call);
   if (!info && info.error().code == Code::kNotFound) {
     std::string known_text;
     if (found) {
       STASIS_ASSIGN(known_text, SealKnownText(found->key));
     }
-    STASIS_TRY(CreateRepository(*store, registration.encrypted, known_text));
+    STASIS_TRY(CreateRepository(*store, registration.encrypted, known_text, access.call));
     // Another host may have created it at the same time: the one that is there now counts.
-    info = ReadRepositoryInfo(*store);
+    info = ReadRepositoryInfo(*store, access.call);
     result.created = true;
   }
   if (!info) return Fail(std::move(info).error());
   STASIS_TRY(CheckSame(registration, *info, store->Name()));
   STASIS_TRY(SealingOf(*info, found ? &found->key : nullptr, store->Name()));
   registration.id = info->id;
+  STASIS_ASSIGN(registration.origin_id, Id128::Random());
   return result;
 }
 

@@ -27,6 +27,7 @@ struct Access {
   objects::s3::CredentialOptions credentials;
   // Replaces the registration's limit if it is not 0.
   uint64_t max_bytes_per_second = 0;
+  objects::CallOptions call;  // limits of opening
 };
 
 class OpenedRepository {
@@ -42,8 +43,8 @@ class OpenedRepository {
     std::optional<Id128> master_key_id;  // of an encrypted one
   };
   // Opens the repository at registration.location, or creates it if there is none, and sets
-  // registration.id. Returns kFailedPrecondition if it exists and is encrypted although
-  // registration.encrypted is false, or the other way round.
+  // registration.id and origin_id. Returns kFailedPrecondition if it exists and is encrypted
+  // although registration.encrypted is false, or the other way round.
   static Result<Created> Create(Registration& registration, const Access& access);
 
   const Repository& repository() const { return repository_; }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cassert>
+#include <functional>
 #include <map>
 #include <memory>
 #include <stop_token>
@@ -21,7 +22,10 @@ namespace {
 class Puller {
  public:
   Puller(const Repository& repository, std::string name, const PullOptions& options)
-      : repository_(repository), name_(std::move(name)), options_(options) {
+      : repository_(repository),
+        name_(std::move(name)),
+        options_(options),
+        forward_(options.stop, [this] { stop_.request_stop(); }) {
     call_.deadline = options.deadline;
     call_.stop = stop_.get_token();
   }
@@ -42,6 +46,7 @@ class Puller {
   const std::string name_;
   const PullOptions& options_;
   std::stop_source stop_;
+  const std::stop_callback<std::function<void()>> forward_;
   objects::CallOptions call_;
   ImageRecord record_;
   PackNames pack_names_;

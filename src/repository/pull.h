@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct PullOptions {
   bool without_ranges = false;
   // Called with the bytes of units fetched or linked, and of all units. Returns false to cancel.
   Progress progress;
+  // Ends the pull, also in the middle of a request.
+  std::stop_token stop;
   Deadline deadline;
 };
 

@@ -14,9 +14,9 @@
 namespace stasis::repository {
 
 // Returns the key of the origin MAC of images that the installation with this secret pulled from
-// this repository. It is independent of the installation's own origin key: such a MAC does not say
-// that this installation wrote the memory.
-store::OriginKey PulledOrigin(const BlockSecret& secret, const Id128& repository);
+// the repository with this Registration::origin_id. It is independent of the installation's own
+// origin key: such a MAC does not say that this installation wrote the memory.
+store::OriginKey PulledOrigin(const BlockSecret& secret, const Id128& origin_id);
 
 // A repository that was added, and the key of images that were pulled from it.
 struct KnownOrigin {
@@ -25,11 +25,16 @@ struct KnownOrigin {
   store::OriginKey key;
 };
 // Returns those of all repositories that the user has added; none if the user has no secret yet.
+// Leaves out repositories whose record cannot be read: their images are then not trusted.
 Result<std::vector<KnownOrigin>> PulledOrigins(const Paths& paths);
 
-// Returns the keys of all images whose files and indexes this installation wrote itself: its own
-// ones and pulled ones. Dumps and pulls share units with these. Creates the secret if there is
-// none.
-Result<std::vector<store::OriginKey>> WrittenHere(const Paths& paths);
+// Returns the keys of images whose units dumps and pulls may use again: the installation's own
+// ones, and those from trusted repositories. Creates the secret if there is none.
+//
+// That a pull has checked the names of units is not enough: whoever knows the naming secret, as all
+// holders of a joined master key do, can make another unit with the name of one of the user's.
+Result<std::vector<store::OriginKey>> SharableOrigins(const Paths& paths);
+// Returns the keys of all images whose packs' indexes this installation wrote: own and pulled ones.
+Result<std::vector<store::OriginKey>> IndexedHere(const Paths& paths);
 
 }  // namespace stasis::repository

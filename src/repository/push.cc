@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cassert>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -33,6 +34,7 @@ class Pusher {
         image_(image),
         name_(std::move(name)),
         options_(options),
+        forward_(options.stop, [this] { stop_.request_stop(); }),
         clock_(options.record_valid) {
     call_.deadline = options.deadline;
     call_.stop = stop_.get_token();
@@ -52,6 +54,7 @@ class Pusher {
   Result<std::set<PackId>> AskPresent();
   Status Publish();
   void RemovePending();
+  Status CheckPublished();
   // A progress callback that also interrupts requests under way.
   Progress Watched();
 
@@ -60,6 +63,7 @@ class Pusher {
   const std::string name_;
   const PushOptions& options_;
   std::stop_source stop_;
+  const std::stop_callback<std::function<void()>> forward_;
   objects::CallOptions call_;
   RecordClock clock_;
 
@@ -69,7 +73,9 @@ class Pusher {
   PushId pending_;        // the name of the pending record
   std::set<PushId> own_;  // pushes of this image
   bool is_pending_ = false;
-  std::map<PackId, PackTable> tables_;  // of own packs
+  bool is_there_ = false;                   // the repository had this image already
+  std::map<PackId, PackTable> tables_;      // of own packs
+  std::map<PackId, uint64_t> known_bytes_;  // of the objects of packs that were there
   PushReport report_;
 };
 
@@ -85,6 +91,10 @@ Status Pusher::CheckName() {
   STASIS_TRY(store::CheckImageName(name_));
   STASIS_ASSIGN(const bool exists, repository_.Exists(ImageKey(name_), call_));
   if (!exists) return {};
+  // An earlier push of this image may have lost the answer to its last request.
+  auto record = repository_.ReadImage(name_, call_);
+  is_there_ = record && record->manifest.image_id == image_.manifest().image_id;
+  if (is_there_) return {};
   return Fail(Code::kAlreadyExists, Domain::kImage, 0,
               repository_.NameOf(ImageKey(name_)) + " exists already",
               "Choose another name; an image is never overwritten.");
@@ -102,11 +112,11 @@ Status Pusher::Look() {
                                   [this](uint64_t, uint64_t) { return Watched()(0, 0); }));
   const store::UnitNaming naming{store::kUnitNameFunction, options_.names->key().id()};
   STASIS_ASSIGN(KnownUnits known, KnownUnits::Look(repository_, naming, call_));
+  known_bytes_ = known.ObjectBytes();
   plan_.emplace(*units_, names_, known);
   report_.image_bytes = plan_->total_bytes();
   report_.known_bytes = plan_->known_bytes();
   report_.notes = known.notes();
-  STASIS_ASSIGN(pending_, PushId::Random());
   return {};
 }
 
@@ -117,10 +127,16 @@ Status Pusher::WritePending() {
     if (!own_.contains(pack.push)) pending.packs.push_back(pack);
   }
   pending.own.assign(own_.begin(), own_.end());
+  // Under a new name: a gc may be about to delete the earlier record, which it takes for abandoned.
+  const PushId before = pending_;
+  const bool replaces = is_pending_;
+  STASIS_ASSIGN(pending_, PushId::Random());
   clock_.Written();  // before the request, which may take long
   is_pending_ = true;
-  return repository_.Write(RecordKind::kPending, PendingKey(pending_), EncodePending(pending),
-                           call_);
+  STASIS_TRY(
+      repository_.Write(RecordKind::kPending, PendingKey(pending_), EncodePending(pending), call_));
+  if (replaces) STASIS_TRY(repository_.store().Delete(PendingKey(before), call_));
+  return {};
 }
 
 Status Pusher::PutPacks(const std::vector<NewPack>& packs) {
@@ -170,14 +186,18 @@ Result<std::set<PackId>> Pusher::AskCondemned() {
 }
 
 Result<std::set<PackId>> Pusher::AskPresent() {
-  std::set<std::string> present;
+  std::map<std::string, uint64_t> present;
   for (const char* prefix : {kPacksPrefix, kIndexPrefix}) {
     STASIS_ASSIGN(auto objects, repository_.List(prefix, call_));
-    for (auto& object : objects) present.insert(std::move(object.key));
+    for (auto& object : objects) present.emplace(std::move(object.key), object.bytes);
   }
   std::set<PackId> lost;
   for (const PackId& pack : plan_->Packs()) {
-    if (!present.contains(PackKey(pack)) || !present.contains(PlaceKey(pack.push))) {
+    const auto own = tables_.find(pack);
+    const uint64_t bytes = own != tables_.end() ? own->second.object_bytes() : known_bytes_[pack];
+    const auto object = present.find(PackKey(pack));
+    if (object == present.end() || object->second != bytes ||
+        !present.contains(PlaceKey(pack.push))) {
       lost.insert(pack);
     }
   }
@@ -210,8 +230,19 @@ Status Pusher::PutAll() {
       "Try again when no gc runs and the storage answers faster.");
 }
 
+// Another push of this name may have ended at the same moment; the later request wins.
+Status Pusher::CheckPublished() {
+  STASIS_ASSIGN(const ImageRecord record, repository_.ReadImage(name_, call_));
+  if (record.manifest.image_id == image_.manifest().image_id) return {};
+  return Fail(Code::kAborted, Domain::kImage, 0,
+              fmt::format("another image was pushed as {} at the same time, and replaced this one",
+                          repository_.NameOf(ImageKey(name_))),
+              "Push it under another name.");
+}
+
 Status Pusher::Publish() {
   STASIS_TRY(CheckName());
+  if (is_there_) return {};
   ImageRecord record;
   record.pushed_unix_ns = UnixNowNs();
   record.manifest = image_.manifest();
@@ -219,7 +250,7 @@ Status Pusher::Publish() {
   plan_->Describe(record);
   STASIS_ASSIGN(const std::string body, EncodeImage(record));
   auto written = repository_.Write(RecordKind::kImage, ImageKey(name_), body, call_);
-  if (written) return written;
+  if (written) return CheckPublished();
   // The request may still take effect, so the pending record must stay.
   is_pending_ = false;
   return Fail(std::move(written.error())
@@ -243,6 +274,11 @@ Result<PushReport> Pusher::Run() {
   const Stopwatch watch;
   const objects::Counters before = repository_.store().counters();
   STASIS_TRY(CheckName());
+  if (is_there_) {
+    report_.notes.push_back("the repository had this image already");
+    report_.seconds = watch.Seconds();
+    return std::move(report_);
+  }
   STASIS_TRY(VerifyFiles());
   STASIS_TRY(Look());
   Status status = PutAll();

@@ -41,6 +41,8 @@ struct PushOptions {
   store::Codec codec = store::Codec::kNone;
   // Called with the bytes of units uploaded and to be uploaded. Returns false to cancel.
   Progress progress;
+  // Ends the push, also in the middle of a request.
+  std::stop_token stop;
   Deadline deadline;
   // For tests: how long a pending record may be relied upon.
   std::chrono::nanoseconds record_valid = kRecordValid;
@@ -60,8 +62,9 @@ struct PushReport {
   std::vector<std::string> notes;  // for the user
 };
 
-// Returns kAlreadyExists if the repository has an image of this name. Two pushes of one name that
-// end at the same time are not detected; the later one replaces the other. After an error the image
+// If the repository has this very image under this name, this is success, with a note. Returns
+// kAlreadyExists if it has another one, and kAborted if another push of this name ended at the same
+// time and replaced the image. After an error the image
 // is absent, except that an error of the step "publish" leaves it open; the message says so. A
 // later gc removes what a failed push has uploaded. The image is verified while it is read.
 Result<PushReport> Push(const Repository& repository, const store::ImageReader& image,

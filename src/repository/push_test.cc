@@ -117,6 +117,65 @@ TEST_F(PushTest, NeverOverwrites) {
   ExpectPulls("llama", MakeContents(1));
 }
 
+// The answer to the last request may have been lost.
+TEST_F(PushTest, OfTheSameImageCanBeRepeated) {
+  const std::string path = WriteImage(local_.path(), "llama", MakeContents(1), names_);
+  auto image = store::ImageReader::Open(path);
+  objects_.set_hook([&](Method method, const std::string& key) -> Status {
+    return method == Method::kDelete && key.starts_with("pending/")
+               ? Status(Fail(Code::kUnavailable, "lost"))
+               : Status();
+  });
+  ASSERT_TRUE(Push(repository_, **image, "llama", PushWith(names_)));
+  objects_.set_hook(nullptr);
+  const auto again = Push(repository_, **image, "llama", PushWith(names_));
+  ASSERT_TRUE(again) << again.error().ToString();
+  EXPECT_EQ(again->new_bytes, 0u);
+  EXPECT_THAT(again->notes, ::testing::SizeIs(1));
+}
+
+TEST_F(PushTest, NoticesThatAnotherPushReplacedTheImage) {
+  TempStore other;
+  const std::string theirs = WriteImage(other.path(), "llama", MakeContents(2), names_);
+  ASSERT_TRUE(Push(repository_, **store::ImageReader::Open(theirs), "llama", PushWith(names_)));
+  const std::string record = objects_.Objects()["images/llama"];
+  ASSERT_TRUE(DeleteImage(repository_, "llama"));
+  const std::string path = WriteImage(local_.path(), "llama", MakeContents(1), names_);
+  auto image = store::ImageReader::Open(path);
+  // Another push publishes right after this one.
+  bool published = false;
+  objects_.set_hook([&](Method method, const std::string& key) -> Status {
+    if (method == Method::kPut && key == "images/llama") published = true;
+    if (method == Method::kGet && key == "images/llama" && published) {
+      objects_.Overwrite(key, record);
+    }
+    return {};
+  });
+  const auto report = Push(repository_, **image, "llama", PushWith(names_));
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code, Code::kAborted) << report.error().ToString();
+}
+
+TEST_F(PushTest, DoesNotRelyOnAPackThatWasCutOff) {
+  MustPush("first", MakeContents(1));
+  for (const std::string& key : Keys("packs/")) objects_.Overwrite(key, "cut off");
+  const PushReport report = MustPush("second", MakeContents(1));
+  EXPECT_EQ(report.known_bytes, 0u);
+  ExpectPulls("second", MakeContents(1));
+}
+
+TEST_F(PushTest, EndsInTheMiddleOfARequest) {
+  const std::string path = WriteImage(local_.path(), "llama", MakeContents(1), names_);
+  auto image = store::ImageReader::Open(path);
+  std::stop_source stop;
+  PushOptions options = PushWith(names_);
+  options.stop = stop.get_token();
+  stop.request_stop();
+  const auto report = Push(repository_, **image, "llama", options);
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code, Code::kCancelled);
+}
+
 TEST_F(PushTest, RefusesADamagedImage) {
   const std::string path = WriteImage(local_.path(), "llama", MakeContents(1), names_);
   const std::string pack = path + "/packs/" + (*ListDir(path + "/packs"))[0];

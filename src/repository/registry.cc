@@ -54,8 +54,15 @@ std::string Encode(const Registration& r) {
                          {"max_bytes_per_second", r.max_bytes_per_second},
                          {"id", r.id.Hex()},
                          {"encrypted", r.encrypted},
-                         {"trusted", r.trusted}};
+                         {"trusted", r.trusted},
+                         {"origin_id", r.origin_id.Hex()}};
   return document.dump(2) + "\n";
+}
+
+// Returns zeros for a text that is no id.
+Id128 IdOf(const std::string& hex) {
+  const std::string bytes = BytesOfHex(hex);
+  return bytes.size() == Id128::kBytes ? Id128::FromRaw(bytes.data()) : Id128();
 }
 
 // Throws an exception of nlohmann::json for a missing or wrong field.
@@ -71,8 +78,8 @@ Registration Decode(const std::string& name, const json& document) {
   document.at("max_bytes_per_second").get_to(r.max_bytes_per_second);
   document.at("encrypted").get_to(r.encrypted);
   document.at("trusted").get_to(r.trusted);
-  const std::string id = BytesOfHex(document.at("id").get<std::string>());
-  if (id.size() == Id128::kBytes) r.id = Id128::FromRaw(id.data());
+  r.id = IdOf(document.at("id").get<std::string>());
+  r.origin_id = IdOf(document.at("origin_id").get<std::string>());
   return r;
 }
 
@@ -86,33 +93,20 @@ Result<Registration> Load(const Paths& paths, const std::string& name) {
   };
   const json document = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!document.is_object()) return damaged("it is not a JSON object");
-  if (document.value("version", 0) != 1) {
+  if (!document.contains("version") || document["version"] != 1) {
     return Fail(Code::kUnimplemented,
                 fmt::format("the record of repository {} is of another version of Stasis", name),
                 "update Stasis, or delete " + path);
   }
   try {
     Registration registration = Decode(name, document);
-    if (registration.id.IsZero()) return damaged("it has no id");
+    if (registration.id.IsZero() || registration.origin_id.IsZero()) return damaged("it has no id");
     if (Status right = CheckRegistration(registration); !right)
       return damaged(right.error().message);
     return registration;
   } catch (const json::exception& error) {
     return damaged(error.what());
   }
-}
-
-Result<std::vector<std::string>> Names(const Paths& paths) {
-  std::vector<std::string> names;
-  if (!PathExists(FolderOf(paths))) return names;
-  STASIS_ASSIGN(const auto files, ListDir(FolderOf(paths)));
-  for (const std::string& file : files) {
-    if (!file.ends_with(kSuffix)) continue;
-    const std::string name = file.substr(0, file.size() - kSuffix.size());
-    if (IsRepositoryName(name)) names.push_back(name);
-  }
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 Status CheckS3(const Registration& r) {
@@ -141,6 +135,19 @@ bool IsRepositoryName(std::string_view name) {
          std::all_of(name.begin(), name.end(), is_allowed);
 }
 
+Result<std::vector<std::string>> RegisteredNames(const Paths& paths) {
+  std::vector<std::string> names;
+  if (!PathExists(FolderOf(paths))) return names;
+  STASIS_ASSIGN(const auto files, ListDir(FolderOf(paths)));
+  for (const std::string& file : files) {
+    if (!file.ends_with(kSuffix)) continue;
+    const std::string name = file.substr(0, file.size() - kSuffix.size());
+    if (IsRepositoryName(name)) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 Status CheckRegistration(const Registration& r) {
   for (const std::string* text :
        {&r.location, &r.endpoint, &r.region, &r.addressing, &r.ca_file, &r.profile}) {
@@ -162,7 +169,7 @@ Result<Registration> FindRegistration(const Paths& paths, const std::string& nam
   STASIS_TRY(CheckName(name));
   auto found = Load(paths, name);
   if (found || found.error().code != Code::kNotFound) return found;
-  STASIS_ASSIGN(const auto names, Names(paths));
+  STASIS_ASSIGN(const auto names, RegisteredNames(paths));
   return Fail(Code::kNotFound, fmt::format("there is no repository {}", name),
               names.empty()
                   ? "`stasis repo add NAME LOCATION` adds one"
@@ -170,7 +177,7 @@ Result<Registration> FindRegistration(const Paths& paths, const std::string& nam
 }
 
 Result<std::vector<Registration>> ListRegistrations(const Paths& paths) {
-  STASIS_ASSIGN(const auto names, Names(paths));
+  STASIS_ASSIGN(const auto names, RegisteredNames(paths));
   std::vector<Registration> all;
   for (const std::string& name : names) {
     auto registration = Load(paths, name);

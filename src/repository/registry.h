@@ -30,6 +30,9 @@ struct Registration {
   bool encrypted = true;
   // Images pulled from it are restored without --trust-image.
   bool trusted = false;
+  // Random, made when the repository was added. The origin of pulled images is derived from it and
+  // not from `id`, which the server chooses.
+  Id128 origin_id;
 
   bool operator==(const Registration&) const = default;
 };
@@ -39,6 +42,8 @@ bool IsRepositoryName(std::string_view name);
 
 // Returns kInvalidArgument for a wrong name, or kNotFound with the names that exist.
 Result<Registration> FindRegistration(const Paths& paths, const std::string& name);
+// Returns the names of all, sorted.
+Result<std::vector<std::string>> RegisteredNames(const Paths& paths);
 // Returns all, by name. Returns an error if one is damaged, because commands would otherwise use
 // another place than the user expects.
 Result<std::vector<Registration>> ListRegistrations(const Paths& paths);

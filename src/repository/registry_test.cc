@@ -25,6 +25,7 @@ class RegistryTest : public ::testing::Test {
     registration.profile = "work";
     registration.max_bytes_per_second = 5u << 20;
     registration.id.bytes[3] = 7;
+    registration.origin_id.bytes[4] = 8;
     registration.trusted = true;
     return registration;
   }
@@ -40,7 +41,7 @@ TEST_F(RegistryTest, WhatIsAddedIsFoundAndListed) {
   folder.name = "a";
   folder.location = "/mnt/images";
   folder.encrypted = false;
-  folder.id.bytes[0] = 1;
+  folder.id.bytes[0] = folder.origin_id.bytes[0] = 1;
   ASSERT_TRUE(AddRegistration(paths_, folder));
   EXPECT_EQ(*FindRegistration(paths_, "fleet"), Bucket("fleet"));
   EXPECT_EQ(*ListRegistrations(paths_), (std::vector<Registration>{folder, Bucket("fleet")}));
@@ -102,6 +103,8 @@ TEST_F(RegistryTest, ADamagedRecordIsReportedAndNotSkipped) {
     ASSERT_TRUE(ReplaceFile(path, bad));
     EXPECT_EQ(ListRegistrations(paths_).error().code, Code::kDataLoss) << bad;
   }
+  ASSERT_TRUE(ReplaceFile(path, "{\"version\": \"1\"}"));
+  EXPECT_EQ(ListRegistrations(paths_).error().code, Code::kUnimplemented);
   std::string later = good;
   later.replace(later.find("\"version\": 1"), 12, "\"version\": 2");
   ASSERT_TRUE(ReplaceFile(path, later));

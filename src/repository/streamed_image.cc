@@ -18,7 +18,7 @@ Result<std::unique_ptr<StreamedImage>> StreamedImage::Open(const Repository& rep
   options.without_ranges = true;
   STASIS_ASSIGN(image->report_,
                 Pull(repository, name, store + "/" + image->hidden_.name, name, options));
-  STASIS_ASSIGN(image->record_, repository.ReadImage(name, {options.deadline, {}}));
+  STASIS_ASSIGN(image->record_, repository.ReadImage(name, {options.deadline, options.stop}));
   // A push may have replaced the image meanwhile.
   STASIS_ASSIGN(const auto pulled, store::ImageReader::OpenWithoutRanges(image->path()));
   if (pulled->manifest().image_id != image->record_.manifest.image_id) {
@@ -27,7 +27,7 @@ Result<std::unique_ptr<StreamedImage>> StreamedImage::Open(const Repository& rep
                 "try again");
   }
   STASIS_ASSIGN(image->places_,
-                ImagePlaces::Read(repository, image->record_, {options.deadline, {}}));
+                ImagePlaces::Read(repository, image->record_, {options.deadline, options.stop}));
   image->stream_.emplace(repository, image->record_, *image->places_);
   return image;
 }

@@ -12,6 +12,8 @@ import json
 import os
 import pathlib
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -179,14 +181,30 @@ def faults(world, server, a, b):
     program = Program(world, "again", "counter", ["--memory", "16M"])
     program.run(env=a.env)
     server.faults(fault("status", method="PUT", target="packs/", status=403, code="AccessDenied", count=99))
-    failed = a("dump", "again", "--name", "late", "--to", "fleet", expect=4)
-    says(failed, "is complete here, but was not copied", "stasis image push")
+    failed = a("dump", "again", "--name", "late", "--to", "fleet", expect=6)
+    says(failed, "is complete on this machine, but was not copied", "stasis image push")
     server.faults()
     demand("late" not in a("image", "ls", "-R", "fleet").out, "the failed push is visible")
     a("image", "push", "late", "-R", "fleet")
-    a("image", "verify", "late", "-R", "fleet")
+    again = a("image", "push", "late", "-R", "fleet").out
+    demand("had this image already" in again, f"a push that is repeated says: {again}")
+    a("image", "verify", "fleet/late")
     a("image", "gc", "-R", "fleet")
     a("image", "verify", "late", "-R", "fleet")
+
+
+def interrupted(world, server, b):
+    """Ctrl-C ends a command whose server does not answer."""
+    silent = socket.create_server(("127.0.0.1", 0))
+    env = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{silent.getsockname()[1]}", "AWS_REGION": "x"}
+    for words in (("image", "ls"), ("image", "gc"), ("image", "pull", "x")):
+        command = world.begin(*words, "-R", BUCKET, env={**b.env, **env})
+        connection, _ = silent.accept()
+        command.process.send_signal(signal.SIGINT)
+        command.wait(20)
+        demand(command.code == 1 and "cancelled" in command.err, f"{command}")
+        connection.close()
+    silent.close()
 
 
 def run(world):
@@ -196,6 +214,7 @@ def run(world):
         moves(world, server, a, b)
         refusals(world, server, a, b)
         if server.kind == "fake":
+            interrupted(world, server, b)
             faults(world, server, a, b)
         for host in (a, b):
             demand(not [p.name for p in (host.state / "data" / "images").glob(".*")], "hidden folders are left")
