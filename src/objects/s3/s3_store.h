@@ -23,6 +23,7 @@ struct S3Options {
   // Puts the bucket into the path instead of the host name. Absent: with an own endpoint, and for
   // names with dots, which no wildcard certificate covers.
   std::optional<bool> path_style;
+  // Its connections are those of all engines together.
   HttpOptions http;
   int engines = 2;  // threads; each moves 1 to 2 GB/s. One is used if bandwidth is limited
   CredentialOptions credentials;

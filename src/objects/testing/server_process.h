@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,9 +37,7 @@ class ServerProcess {
     }
     server->child_ = std::move(*child);
     child_out.Reset();
-    char line[32] = {};
-    const ssize_t size = ::read(reader.get(), line, sizeof line - 1);
-    server->port_ = size > 0 ? std::atoi(line) : 0;
+    server->port_ = ReadPort(reader.get());
     EXPECT_GT(server->port_, 0) << "the server did not start";
     return server->port_ > 0 ? server : nullptr;
   }
@@ -54,6 +53,19 @@ class ServerProcess {
   }
 
  private:
+  // Reads one line, to its end: a server that has not yet written all of it must not lose the pipe.
+  // Returns 0 if there is none.
+  static int ReadPort(int fd) {
+    std::string line;
+    while (line.size() < 32) {
+      char c = 0;
+      if (::read(fd, &c, 1) != 1) return 0;
+      if (c == '\n') return std::atoi(line.c_str());
+      line += c;
+    }
+    return 0;
+  }
+
   Subprocess child_;
   UniqueFd stdin_;
   int port_ = 0;
