@@ -17,6 +17,7 @@ repository::Access AccessOf(const Call& call) {
           .keys = {call.settings.key_file, call.settings.key_command},
           // The daemon's worker has removed the variables of other users from its environment.
           .credentials = objects::s3::CredentialOptionsOf(environ),
+          .http = objects::s3::HttpOptionsOf(environ),
           .max_bytes_per_second = 0,
           .call = {Deadline(), call.stop}};
 }

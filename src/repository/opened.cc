@@ -14,7 +14,8 @@ objects::s3::S3Options S3OptionsOf(const Registration& registration, const Acces
   options.endpoint = registration.endpoint;
   if (!registration.region.empty()) options.region = registration.region;
   if (!registration.addressing.empty()) options.path_style = registration.addressing == "path";
-  options.http.ca_file = registration.ca_file;
+  options.http = access.http;
+  if (!registration.ca_file.empty()) options.http.ca_file = registration.ca_file;
   options.http.max_bytes_per_second = access.max_bytes_per_second != 0
                                           ? access.max_bytes_per_second
                                           : registration.max_bytes_per_second;

@@ -25,6 +25,7 @@ struct Access {
   // Where credentials for S3 are found. The region and profile of a registration replace those
   // here.
   objects::s3::CredentialOptions credentials;
+  objects::s3::HttpOptions http = {};  // the registration's certificates replace those here
   // Replaces the registration's limit if it is not 0.
   uint64_t max_bytes_per_second = 0;
   objects::CallOptions call;  // limits of opening
