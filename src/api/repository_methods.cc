@@ -197,7 +197,7 @@ Result<v1::CheckRepositoryResponse> CheckRepository(Call& call,
     return {};
   };
   bool ok = RunProbe({"open", open}, response);
-  if (ok) {
+  if (opened != nullptr) {
     STASIS_ASSIGN(const auto probes, ProbesOf(*opened, limits));
     for (const Probe& probe : probes) {
       // What was written is deleted in any case.

@@ -34,7 +34,7 @@ uint64_t DriverBytes(const Processes& processes, bool were_away) {
   return sum;
 }
 
-void AddGpuAway(Plan& plan, Services& services, const Processes& processes, SharedSuspend& shared,
+void AddGpuAway(Plan& plan, Services& services, Processes& processes, SharedSuspend& shared,
                 std::optional<Phase> tree_check, bool precopy) {
   Phase lock = GpuLock(services, processes);
   Phase checkpoint = GpuCheckpoint(services, processes, DriverBytes(processes, false));
@@ -48,7 +48,7 @@ void AddGpuAway(Plan& plan, Services& services, const Processes& processes, Shar
   if (precopy) plan.Add(shared.DataPrecopy());
   plan.Add(shared.GateClose());
   if (tree_check) plan.Add(std::move(*tree_check));
-  plan.Add(shared.DataExport());
+  plan.Add(shared.DataExport(&processes));
   plan.AddParallel(
       {plan::InOrder("gpu-control", {shared.DataRelease(), std::move(lock), std::move(checkpoint)}),
        shared.DataSave()});
@@ -59,7 +59,7 @@ void AddDataAway(Plan& plan, SharedSuspend& shared, Phase tree_check) {
   plan.Add(shared.DataRoom(0));
   plan.Add(shared.GateClose());
   plan.Add(std::move(tree_check));
-  plan.Add(shared.DataExport());
+  plan.Add(shared.DataExport(nullptr));
   plan.AddParallel({shared.DataRelease(), shared.DataSave()});
   plan.Add(shared.DataCommit());
 }

@@ -32,9 +32,8 @@ uint64_t DriverBytes(const Processes& processes, bool were_away);
 // outlive the plan. Processes that kept their context have no data on the GPU, and the driver takes
 // the rest. With `precopy`, data is also copied before the gates close, so that programs are
 // stopped for a shorter time but the operation takes longer.
-void AddGpuAway(plan::Plan& plan, Services& services, const Processes& processes,
-                SharedSuspend& shared, std::optional<plan::Phase> tree_check = {},
-                bool precopy = false);
+void AddGpuAway(plan::Plan& plan, Services& services, Processes& processes, SharedSuspend& shared,
+                std::optional<plan::Phase> tree_check = {}, bool precopy = false);
 
 // Adds the phases for the data alone, up to and including data-commit, without a call to the
 // driver. Until the data is back, only the agents' gates keep the programs from the GPU.

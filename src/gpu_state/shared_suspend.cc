@@ -321,10 +321,42 @@ Phase SharedSuspend::DataPrecopy() {
           }};
 }
 
-Phase SharedSuspend::DataExport() {
+// Keeps the earlier figure if the driver or the agent does not answer.
+void SharedSuspend::CorrectShare(Member& member, plan::RecordedProcess& process) {
+  auto stat = process::ReadStat(process.id.pid);
+  if (!stat || stat->id != process.id) return;
+  const auto driver = services_.device->Driver();
+  const auto found = services_.device->FindProcesses({{*stat}});
+  const auto status = member.agent->Status(kAgentTimeout);
+  if (!driver || !found || found->empty() || !status) return;
+  uint64_t bytes = found->front().device_bytes;
+  if (bytes == 0) return;  // unknown
+  // As in the survey.
+  if (driver->counts_imported) {
+    bytes -= std::min(bytes, status->ipc_bytes);
+  } else {
+    bytes += status->imported_bytes;
+  }
+  process.device_bytes = bytes - std::min(bytes, BytesOf(process.id));
+}
+
+Phase SharedSuspend::DataExport(std::vector<plan::RecordedProcess>* processes) {
+  std::map<process::ProcessId, uint64_t> before;
+  for (const Member& member : members_) before[member.id] = BytesOf(member.id);
+  auto run = [this, processes, before](PhaseScope& scope) -> Status {
+    STASIS_TRY(ExportAll(Gates::kClosed, scope.deadline()));
+    if (processes == nullptr) return {};
+    for (Member& member : members_) {
+      if (BytesOf(member.id) == before.at(member.id)) continue;
+      for (plan::RecordedProcess& process : *processes) {
+        if (process.id == member.id && !process.context_kept) CorrectShare(member, process);
+      }
+    }
+    return {};
+  };
   return {.name = "data-export",
           .timeout = kAgentTimeout,
-          .run = [this](PhaseScope& scope) { return ExportAll(Gates::kClosed, scope.deadline()); },
+          .run = std::move(run),
           .undo = [this] { return ReturnMemory(); },
           .undo_group = kUndoGroup};
 }

@@ -68,7 +68,11 @@ class SharedSuspend {
   // for arenas on disk.
   plan::Phase DataPrecopy();
   plan::Phase GateClose();
-  plan::Phase DataExport();
+  // `processes`, whose device_bytes are the driver's share (SubtractShared), must outlive the plan.
+  // If one of them has allocated or freed memory since then, corrects its share: it was the
+  // difference of two figures of different moments, and a wrong one could keep the program from its
+  // resume. Without `processes` the driver is not asked.
+  plan::Phase DataExport(std::vector<plan::RecordedProcess>* processes);
   plan::Phase DataRelease();
   plan::Phase DataSave();
   plan::Phase DataCommit();
@@ -98,6 +102,7 @@ class SharedSuspend {
   // Runs `step` on all members in parallel; the error names its process.
   Status ForEachMember(const std::function<Status(Member&)>& step);
   Result<bool> MayWaitForEachOther() const;
+  void CorrectShare(Member& member, plan::RecordedProcess& process);
   Status MakeRoom(const Deadline& deadline);
   // Starts the movers of all GPUs, and attaches one arena to each.
   Status PrepareMovers(const Deadline& deadline);

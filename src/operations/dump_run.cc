@@ -455,7 +455,7 @@ void DumpRun::DeleteUnusedImage() {
 
 Plan DumpRun::MakePlan() {
   gpu_state::Services& services = session_.services;
-  const gpu_state::Processes& processes = operation_.device_processes;
+  gpu_state::Processes& processes = operation_.device_processes;
   Plan plan("dump");
   plan.Add(ImageBegin());
   if (!processes.empty()) {

@@ -106,7 +106,7 @@ class DumpRun {
 
   Session& session_;
   const checks::Survey survey_;
-  const plan::Operation operation_;
+  plan::Operation operation_;
   const DumpOptions& dump_;
   const checks::DumpFacts facts_;
   const std::string name_;

@@ -21,9 +21,11 @@ class PushTest : public testing::RepositoryTest {};
 
 TEST_F(PushTest, ThenPullGivesTheSameImage) {
   Contents contents = MakeContents(1);
-  contents.gpu.replace(3 * testing::kTestBlock, testing::kTestBlock, testing::kTestBlock, '\0');
+  contents.gpu.replace(size_t{3} * testing::kTestBlock, testing::kTestBlock, testing::kTestBlock,
+                       '\0');
   contents.gpu.resize(contents.gpu.size() - 100);  // a short last block
-  contents.pages.replace(0, 2 * store::kPageBytes, 2 * store::kPageBytes, '\0');
+  const size_t two_pages = size_t{2} * store::kPageBytes;
+  contents.pages.replace(0, two_pages, two_pages, '\0');
   const PushReport report = MustPush("llama", contents);
   EXPECT_EQ(report.known_bytes, 0u);
   EXPECT_EQ(report.packs, 1u);

@@ -16,7 +16,7 @@ namespace {
 
 using store::UnitJobs;
 
-constexpr unsigned kStreamThreads = 8;                // in addition to one per processor: they wait
+constexpr unsigned kStreamThreads = 8;               // in addition to one per processor: they wait
 constexpr uint64_t kZeroBytes = uint64_t{64} << 20;  // of zeros that are written by one job
 
 // A stored unit, and a place where it belongs.
@@ -40,8 +40,8 @@ struct StreamJob {
 
 class RangeReader {
  public:
-  RangeReader(const Repository& repository, const ImagePlaces& places, std::span<char* const> outputs,
-         const UnitJobs::Placed& placed)
+  RangeReader(const Repository& repository, const ImagePlaces& places,
+              std::span<char* const> outputs, const UnitJobs::Placed& placed)
       : repository_(repository), places_(places), outputs_(outputs), placed_(placed) {}
 
   // Adds a range of the image.
@@ -50,9 +50,9 @@ class RangeReader {
 
  private:
   std::span<const WantedUnit> PlacesOf(const StoredUnit& unit) const {
-    const auto [first, last] =
-        std::equal_range(wanted_.begin(), wanted_.end(), WantedUnit{unit, {}, 0},
-                         [](const WantedUnit& a, const WantedUnit& b) { return a.stored < b.stored; });
+    const auto [first, last] = std::equal_range(
+        wanted_.begin(), wanted_.end(), WantedUnit{unit, {}, 0},
+        [](const WantedUnit& a, const WantedUnit& b) { return a.stored < b.stored; });
     return {first, last};
   }
   char* At(const UnitJobs::Place& place) const { return outputs_[place.output] + place.at; }
@@ -71,7 +71,8 @@ class RangeReader {
   std::atomic<uint64_t> done_{0};
 };
 
-void RangeReader::Add(uint32_t output, const Sequence& sequence, const std::vector<StoredRun>& runs) {
+void RangeReader::Add(uint32_t output, const Sequence& sequence,
+                      const std::vector<StoredRun>& runs) {
   uint64_t unit = 0;
   for (const StoredRun& run : runs) {
     const uint64_t end = std::min((unit + run.units) * sequence.unit_bytes, sequence.size_bytes);

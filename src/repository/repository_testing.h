@@ -89,7 +89,7 @@ inline std::string WriteImage(const std::string& store, const std::string& name,
   pages->DescribeIn(manifest);
   if (claimed_key) manifest.unit_naming->key_id = *claimed_key;
   store::CommitOptions commit;
-  commit.origin = std::move(origin);
+  commit.origin = origin;
   auto status = writer->Commit(manifest, commit);
   EXPECT_TRUE(status) << status.error().ToString();
   return writer->path();

@@ -11,8 +11,8 @@
 namespace stasis::repository {
 namespace {
 
-using ::testing::IsEmpty;
 using testing::Contents;
+using ::testing::IsEmpty;
 using testing::MakeContents;
 using testing::TempStore;
 
@@ -24,8 +24,9 @@ class StreamedImageTest : public testing::RepositoryTest {
     return StreamedImage::Open(repository_, name, store_.path(), options_);
   }
   // Reads the only range of the image.
-  Status Read(const StreamedImage& image, std::string& memory,
-              const std::function<bool()>& go_on = [] { return true; }) {
+  Status Read(
+      const StreamedImage& image, std::string& memory,
+      const std::function<bool()>& go_on = [] { return true; }) {
     const size_t ranges[] = {0};
     char* const outputs[] = {memory.data()};
     const auto placed = [this](const store::UnitJobs::Place&, uint64_t bytes) -> Status {
@@ -43,8 +44,8 @@ class StreamedImageTest : public testing::RepositoryTest {
 // Units that are zero, and units that are the same.
 Contents WithRepetitions() {
   Contents contents = MakeContents(1);
-  contents.gpu.replace(3 * testing::kTestBlock, 9 * testing::kTestBlock,
-                       9 * testing::kTestBlock, '\0');
+  contents.gpu.replace(3 * testing::kTestBlock, 9 * testing::kTestBlock, 9 * testing::kTestBlock,
+                       '\0');
   contents.gpu.replace(20 * testing::kTestBlock, testing::kTestBlock,
                        contents.gpu.substr(0, testing::kTestBlock));
   contents.gpu.resize(contents.gpu.size() - 100);

@@ -16,7 +16,6 @@ namespace {
 
 using testing::FullManifest;
 using testing::MakeImage;
-using testing::Noise;
 using testing::TempStore;
 using testing::WriteFile;
 
