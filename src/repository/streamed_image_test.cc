@@ -43,11 +43,10 @@ class StreamedImageTest : public testing::RepositoryTest {
 
 // Units that are zero, and units that are the same.
 Contents WithRepetitions() {
+  constexpr size_t kBlock = testing::kTestBlock;
   Contents contents = MakeContents(1);
-  contents.gpu.replace(3 * testing::kTestBlock, 9 * testing::kTestBlock, 9 * testing::kTestBlock,
-                       '\0');
-  contents.gpu.replace(20 * testing::kTestBlock, testing::kTestBlock,
-                       contents.gpu.substr(0, testing::kTestBlock));
+  contents.gpu.replace(3 * kBlock, 9 * kBlock, 9 * kBlock, '\0');
+  contents.gpu.replace(20 * kBlock, kBlock, contents.gpu.substr(0, kBlock));
   contents.gpu.resize(contents.gpu.size() - 100);
   return contents;
 }
