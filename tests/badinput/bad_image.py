@@ -107,7 +107,7 @@ def run(bench: Bench):
     bench.case("of a future version", other_version, subject, 8, 2, "format 2")
     bench.case("of a far future version", other_version, subject, 8, 4000000000, "4000000000")
     bench.case("of version 0", other_version, subject, 8, 0, "format 0")
-    bench.case("with an unknown feature", other_version, subject, 24, 4, "features")
+    bench.case("with an unknown feature", other_version, subject, 24, 8, "features")
     # The image has the agent's library (feature 1) and an origin MAC (feature 2).
     bench.case("without the feature that it uses", other_version, subject, 24, 2, "features", 1)
     bench.case("with a MAC that is not announced", other_version, subject, 24, 1, "is damaged", 1)
