@@ -79,6 +79,13 @@ Result<v1::InspectImageResponse> InspectImageOfRepository(Call& call,
                                                           const v1::InspectImageRequest& request) {
   STASIS_ASSIGN(const auto opened, OpenRepository(call, request.repository()));
   STASIS_TRY(store::CheckImageName(request.image()));
+  STASIS_ASSIGN(
+      const bool exists,
+      opened->repository().Exists(repository::ImageKey(request.image()), {Deadline(), call.stop}));
+  if (!exists) {
+    return Fail(Code::kNotFound, Domain::kImage, 0,
+                fmt::format("{} has no image {}", opened->registration().name, request.image()));
+  }
   STASIS_ASSIGN(const auto record,
                 Annotate(opened->repository().ReadImage(request.image(), {Deadline(), call.stop}),
                          "read " + NameIn(*opened, request.image())));

@@ -19,7 +19,8 @@ std::string WithoutEndSlashes(std::string text) {
 }
 
 tl::unexpected<Error> Wrong(const std::string& text, const std::string& why) {
-  return Fail(Code::kInvalidArgument, "\"" + Printable(text) + "\" " + why, kForms);
+  return Fail(Code::kInvalidArgument, Domain::kUsage, 0, "\"" + Printable(text) + "\" " + why,
+              kForms);
 }
 
 Result<Location> ParseS3(const std::string& text) {

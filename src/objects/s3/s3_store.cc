@@ -126,7 +126,8 @@ Status S3Store::Download::Rewind(Request& request) {
 Result<std::unique_ptr<S3Store>> S3Store::Open(const std::string& bucket, const std::string& prefix,
                                                S3Options options) {
   if (!IsBucketName(bucket)) {
-    return Fail(Code::kInvalidArgument, "\"" + bucket.substr(0, 80) + "\" is no name of a bucket",
+    return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
+                "\"" + bucket.substr(0, 80) + "\" is not a valid name of a bucket",
                 "names have 3 to 63 letters, digits, dots and hyphens");
   }
   if (!prefix.empty()) STASIS_TRY(CheckKey(prefix));
