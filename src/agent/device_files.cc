@@ -14,8 +14,8 @@ namespace {
 
 bool IsDeviceFile(const char* path) { return abi::KindOfDeviceFile(path) != nullptr; }
 
-// The descriptor stays open on /dev/null, so that its number is not reused: the driver, or a
-// program that closes unknown descriptors, would then close an unrelated file.
+// The descriptor stays open on /dev/null, so that its number is not reused. Otherwise the driver,
+// or a program that closes unknown descriptors, could close an unrelated file with the same number.
 void Replace(int fd, int null) {
   const long flags = syscall(SYS_fcntl, fd, F_GETFD);
   if (null < 0) {

@@ -53,7 +53,7 @@ TEST(BlockHashTest, EveryBitAndTheLengthCount) {
     block[i] ^= 1;
     ++expected;
   }
-  // Zeros at the end change what the padding would be.
+  // Appended zeros look like padding; the length, which is part of the hash, distinguishes them.
   for (size_t zeros : {1, 7, 8, 4096}) {
     hashes.insert(key.Hash(block + std::string(zeros, '\0')).Hex());
     ++expected;

@@ -51,7 +51,7 @@ void SetFields(Fields fields);
 
 // Returns true if lines of this level are written.
 bool Writes(Level level);
-// Writes one line. Does nothing if the level is not written.
+// Writes one line. Does nothing if the level is disabled.
 void Write(Level level, std::string_view message, const Fields& fields = {});
 // Returns the message, code, domain, number and hint of an error as fields.
 Fields ErrorFields(const Error& error);

@@ -80,8 +80,8 @@ std::string_view StateName(const ArenaInfo& arena);
 
 class ArenaStore {
  public:
-  // Opens the places of arenas and keeps them mounted while the store exists. Errors are those of
-  // OpenPlaces.
+  // Opens the places for arenas (arena_place.h) and keeps RUN/arena mounted while the store exists.
+  // Returns the errors of HoldPlaces and OpenPlaces.
   static Result<ArenaStore> Open(const Paths& paths, ArenaOptions options = {});
 
   // Returns memory for `ranges` (laid out by LayOut()), fully allocated. Uses the key's own file, a

@@ -44,7 +44,7 @@ Status GpuLoad::FreeIfWanted(PhaseScope* scope, const Deadline& deadline) {
   return {};
 }
 
-// Waits until the arena holds one more chunk than is loaded, or everything: many small copies would
+// Waits until at least one chunk, or the rest if it is smaller, can be loaded. Smaller copies would
 // be slower.
 Result<uint64_t> GpuLoad::AwaitFilled(const GpuShard& shard, uint64_t loaded, PhaseScope* scope,
                                       const Deadline& deadline) {

@@ -1,4 +1,4 @@
-// Names of places for objects, as users write them, and the stores at these places.
+// Parses locations of objects, as users write them, and opens the stores there.
 #pragma once
 
 #include <memory>
@@ -24,7 +24,7 @@ struct Location {
 // are ignored. Returns kInvalidArgument for anything else.
 Result<Location> ParseLocation(const std::string& text);
 
-// Opens the store. A folder must exist; a bucket is not asked. `options` are for S3 only.
+// Opens the store. A folder must exist; nothing is sent to an S3 server. `options` are for S3 only.
 Result<std::unique_ptr<ObjectStore>> OpenObjectStore(const Location& location,
                                                      const s3::S3Options& options);
 

@@ -87,12 +87,12 @@ class ObjectStore {
   virtual Result<ListPage> List(const std::string& prefix, const std::string& start_after,
                                 uint32_t limit, const CallOptions& call = {}) = 0;
 
-  // Deletes an object. Success if there is none.
+  // Deletes an object. Succeeds if there is none.
   virtual Status Delete(const std::string& key, const CallOptions& call = {}) = 0;
 
-  // Removes what interrupted Put() calls, also of other processes and hosts, have left behind for
-  // longer than `older_than`. Returns the number of removed leftovers. It is never visible as an
-  // object.
+  // Removes leftovers of interrupted Put() calls that are older than `older_than`, also those of
+  // other processes and hosts. Returns the number of removed leftovers. A leftover is never visible
+  // as an object.
   virtual Result<uint64_t> RemoveLeftovers(std::chrono::seconds older_than,
                                            const CallOptions& call = {}) = 0;
 

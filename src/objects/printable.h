@@ -1,4 +1,4 @@
-// Text from outside in messages.
+// Makes text from outside fit for messages.
 #pragma once
 
 #include <string>

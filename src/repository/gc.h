@@ -34,8 +34,8 @@ struct GcOptions {
   Progress progress;
   std::stop_token stop;
   Deadline deadline;
-  // Records that are older than this were left by killed processes. Anything shorter than
-  // kRecordAbandoned loses images unless no push and no other gc runs.
+  // Records that are older than this were left by killed processes. A time shorter than
+  // kRecordAbandoned can lose images if a push or another gc runs.
   std::chrono::nanoseconds abandoned = kRecordAbandoned;
   // For tests: how long its own record may be relied upon.
   std::chrono::nanoseconds record_valid = kRecordValid;

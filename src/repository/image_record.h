@@ -14,7 +14,7 @@
 
 namespace stasis::repository {
 
-// Units of an image that follow each other.
+// Consecutive units of an image that are also consecutive in a pack, or are all zero.
 struct StoredRun {
   static constexpr uint32_t kZeros = ~0u;
   uint32_t pack = kZeros;  // index into ImageRecord::packs

@@ -1,4 +1,4 @@
-// The units of a local image, each once, and how its memory and files consist of them.
+// The distinct units of a local image, and the runs of them that make up its memory and files.
 #pragma once
 
 #include <cstdint>

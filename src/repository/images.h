@@ -1,4 +1,4 @@
-// The images of a repository: listed, verified, deleted. Repository::ReadImage reads one record.
+// Lists, verifies and deletes the images of a repository. Repository::ReadImage reads one record.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,8 @@ Result<std::vector<ImageSummary>> ListImages(const Repository& repository,
                                              const objects::CallOptions& call = {});
 
 struct VerifyOptions {
-  // Also fetches all units. Otherwise only checks that all packs are there with their lengths.
+  // Also fetches and checks all units. Otherwise only checks that all packs exist and have the
+  // right lengths.
   bool reads_units = true;
   // Refuses an image that was pushed earlier: a server can bring back an old record. 0: any.
   int64_t not_before_unix_ns = 0;

@@ -20,8 +20,8 @@ namespace stasis::repository {
 class KnownUnits {
  public:
   KnownUnits() = default;
-  // Reads the names of all packs that are there and that no gc has condemned, if their names are of
-  // `naming`, and which of their units images need.
+  // Reads the names of the units of all packs that exist, that no gc has condemned, and whose names
+  // were made with `naming`. Also reads which of these units are needed by images.
   static Result<KnownUnits> Look(const Repository& repository, const store::UnitNaming& naming,
                                  const objects::CallOptions& call);
 

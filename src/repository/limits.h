@@ -27,7 +27,7 @@ inline constexpr uint32_t kMaxRecordKeyBytes = 512;
 // Files of an image are stored in units of this size.
 inline constexpr uint32_t kFileUnitBytes = kBlockBytes;
 
-// A process that wrote a pending or condemned record acts on it for kRecordValid at most, by its
+// A process that wrote a pending or condemned record relies on it for at most kRecordValid, by its
 // own clock, and then writes the record again. Records that are older than kRecordAbandoned were
 // left by a killed process. The difference covers requests that are delayed and clocks that
 // disagree.

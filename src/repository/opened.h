@@ -33,9 +33,9 @@ struct Access {
 
 class OpenedRepository {
  public:
-  // Sends one request. Returns kPermissionDenied if the master key is another one or the repository
-  // was exchanged, kNotFound if there is no repository or no master key, and the errors of the
-  // object store.
+  // Sends one request. Returns kPermissionDenied if the master key does not match or the repository
+  // was replaced by another one, kNotFound if there is no repository or no master key, and the
+  // errors of the object store.
   static Result<std::unique_ptr<OpenedRepository>> Open(const Registration& registration,
                                                         const Access& access);
 

@@ -1,6 +1,6 @@
 // A model of pushes, gcs and a deletion in one repository, and a checker that tries every
-// interleaving of their requests and a death before each of them. push.h and gc.h take the same
-// steps under the same names; docs/format/repository.md explains each of them.
+// interleaving of their requests, and killing a process before each request. push.h and gc.h take
+// the same steps under the same names; docs/format/repository.md explains each of them.
 //
 // The model has an old image, which needs the old pack. A push uploads one pack with data of its
 // own. It either relies on the old pack or includes a copy of its data. A pack and the index of its
@@ -28,8 +28,8 @@ enum class Without : uint8_t {
   kCondemn,              // a gc does not record what it condemns
   kSecondLook,           // a gc does not look for references again after it has condemned
   kPendingFirst,         // a gc reads images before pending records
-  kOwnRecordOnly,        // a gc removes the records of living gcs, too
-  kPatience,             // a gc removes the pending records of living pushes, too
+  kOwnRecordOnly,        // a gc removes the records of running gcs, too
+  kPatience,             // a gc removes the pending records of running pushes, too
 };
 
 using Objects = uint16_t;  // a set: one bit for each object
@@ -334,7 +334,7 @@ class Checker {
     Reach(next, kStepNames[gc.at], actor);
   }
 
-  // Removes the records of killed processes. The real gc knows them by their age.
+  // Removes the records of killed processes. The real gc recognises them by their age.
   void RemoveAbandoned(const State& state, size_t me) {
     for (size_t i = 0; i < kMost; ++i) {
       State next = state;

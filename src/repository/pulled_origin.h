@@ -24,15 +24,16 @@ struct KnownOrigin {
   bool trusted = false;
   store::OriginKey key;
 };
-// Returns those of all repositories that the user has added; none if the user has no secret yet.
-// Leaves out repositories whose record cannot be read: their images are then not trusted.
+// Returns the origins of all repositories that the user has added; none if the user has no secret
+// yet. Leaves out repositories whose registration cannot be read: their images are then not
+// trusted.
 Result<std::vector<KnownOrigin>> PulledOrigins(const Paths& paths);
 
 // Returns the keys of images whose units dumps and pulls may use again: the installation's own
 // ones, and those from trusted repositories. Creates the secret if there is none.
 //
-// That a pull has checked the names of units is not enough: whoever knows the naming secret, as all
-// holders of a joined master key do, can make another unit with the name of one of the user's.
+// Checking the names of units during a pull is not enough. Everybody who knows the naming secret,
+// such as a holder of the joined master key, can forge a unit with the name of a unit of the user.
 Result<std::vector<store::OriginKey>> SharableOrigins(const Paths& paths);
 // Returns the keys of all images whose packs' indexes this installation wrote: own and pulled ones.
 Result<std::vector<store::OriginKey>> IndexedHere(const Paths& paths);

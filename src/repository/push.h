@@ -54,7 +54,7 @@ struct PushReport {
   uint64_t new_bytes = 0;    // of those that were uploaded, before compression
   uint64_t packs = 0;        // uploaded
   uint64_t repairs = 0;      // rounds of uploads because a gc had deleted units
-  // By all users of the object store meanwhile.
+  // Of all calls to the same ObjectStore during the push.
   uint64_t sent_bytes = 0;
   uint64_t requests = 0;
   uint64_t retries = 0;
@@ -62,11 +62,11 @@ struct PushReport {
   std::vector<std::string> notes;  // for the user
 };
 
-// If the repository has this very image under this name, this is success, with a note. Returns
+// Succeeds, with a note, if the repository already has the same image under this name. Returns
 // kAlreadyExists if it has another one, and kAborted if another push of this name ended at the same
-// time and replaced the image. After an error the image
-// is absent, except that an error of the step "publish" leaves it open; the message says so. A
-// later gc removes what a failed push has uploaded. The image is verified while it is read.
+// time and replaced the image. After an error the image is absent. Only after an error of the step
+// "publish" is this unknown; the message says so. A later gc removes what a failed push has
+// uploaded. The image is verified while it is read.
 Result<PushReport> Push(const Repository& repository, const store::ImageReader& image,
                         const std::string& name, const PushOptions& options);
 

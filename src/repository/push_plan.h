@@ -21,14 +21,15 @@ struct NewPack {
 
 class PushPlan {
  public:
-  // Relies on units of `known` where they are worth it. `names` has the name of each item, zero for
-  // parts that are all zero. The arguments must outlive the object.
+  // Uses units of `known` if their packs are worth keeping (KnownUnits::IsWorthKeeping). `names`
+  // has the name of each item, zero for parts that are all zero. The arguments must outlive the
+  // object.
   PushPlan(const ImageUnits& units, const std::vector<Id128>& names, KnownUnits& known);
 
   // Returns the packs that must be uploaded for all units that have no place, and gives the units
   // their places there. The packs belong to new pushes.
   Result<std::vector<NewPack>> PlaceRest();
-  // Takes the places of all units in these packs away.
+  // Removes the places of all units in these packs. PlaceRest then gives them new ones.
   void Lose(const std::set<PackId>& packs);
 
   // All packs that the image needs.

@@ -42,13 +42,13 @@ struct RecordHeader {
 
 std::string EncodeRecord(const RecordHeader& header, std::string_view body);
 
-// Returns the header and a view of the body in `record`. `what` names the object in errors:
-//   kDataLoss       the record is damaged
-//   kUnimplemented  it is intact, but this Stasis does not support its version or features
 struct DecodedRecord {
   RecordHeader header;
   std::string_view body;
 };
+// Returns the header and a view of the body in `record`. `what` names the object in errors:
+//   kDataLoss       the record is damaged
+//   kUnimplemented  it is intact, but this Stasis does not support its version or features
 Result<DecodedRecord> DecodeRecord(std::string_view record, const std::string& what);
 
 // Returns the error for a record that breaks a rule of the format.

@@ -1,4 +1,4 @@
-// Clocks for records that other processes may believe abandoned (limits.h).
+// Clocks for records that other processes consider abandoned after some time (limits.h).
 #pragma once
 
 #include <time.h>

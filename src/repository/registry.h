@@ -25,7 +25,7 @@ struct Registration {
   std::string profile;                // of ~/.aws; empty: the default one
   uint64_t max_bytes_per_second = 0;  // 0: no limit
 
-  // As they were when the repository was added. A repository that has others now was replaced.
+  // The values when the repository was added. If it has other values now, it was replaced.
   Id128 id;
   bool encrypted = true;
   // Images pulled from it are restored without --trust-image.

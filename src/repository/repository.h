@@ -40,8 +40,8 @@ class Repository {
   // Returns the name for messages: "s3://bucket/prefix/images/llama".
   std::string NameOf(const std::string& key) const { return store_.Name() + "/" + key; }
 
-  // Reads a record and checks that it is the one of this repository with this key. Returns
-  // kNotFound if there is none; kDataLoss if it is damaged or another object.
+  // Reads a record and checks that it belongs to this repository and this key. Returns kNotFound if
+  // there is none, and kDataLoss if it is damaged or belongs elsewhere.
   Result<std::string> Read(RecordKind kind, const std::string& key,
                            const objects::CallOptions& call) const;
   Status Write(RecordKind kind, const std::string& key, std::string_view body,

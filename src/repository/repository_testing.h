@@ -178,7 +178,7 @@ class RepositoryTest : public ::testing::Test {
     EXPECT_TRUE(report) << report.error().ToString();
     return report ? *report : GcReport{};
   }
-  // For when nothing else runs: what killed processes left is removed, however new it is.
+  // Removes all that killed processes left, however new it is. Nothing else may run.
   GcReport MustCollectAll() {
     GcOptions options;
     options.abandoned = std::chrono::nanoseconds(-1'000'000'000);

@@ -48,8 +48,8 @@ class Sealing {
                                          const std::string& what) const = 0;
 };
 
-// Of repositories without encryption. The tag of a unit is a checksum, which also covers the pack's
-// id and the unit's number. It detects damage and mistakes, but no attacker.
+// The sealing of repositories without encryption. The tag of a unit is a checksum, which also
+// covers the pack's id and the unit's number. It detects damage and mistakes, but not an attack.
 std::unique_ptr<Sealing> PlainSealing();
 
 }  // namespace stasis::repository

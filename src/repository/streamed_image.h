@@ -34,7 +34,7 @@ class StreamedImage {
   const store::RangeSource* ranges() const {
     return record_.manifest.ranges.empty() ? nullptr : &*stream_;
   }
-  // About the part that Open has pulled.
+  // Reports the part that Open has pulled.
   const PullReport& report() const { return report_; }
 
  private:

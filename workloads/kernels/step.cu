@@ -14,7 +14,7 @@ STASIS_KERNEL_NO_BARRIER(step, (uint32_t * out, const uint32_t* own, const uint3
   }
 }
 
-// Does the same in place, without a neighbour.
+// Mixes every element in place, with its index and the round instead of a neighbour.
 STASIS_KERNEL_NO_BARRIER(step_in_place, (uint32_t * words, uint32_t count, uint32_t round)) {
   const uint32_t stride = gridDim.x * blockDim.x;
   for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {

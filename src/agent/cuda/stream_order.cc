@@ -94,9 +94,9 @@ void Finish(size_t i) {
   KeepEvent(pending.event, pending.context);
 }
 
-// Takes a block that `stream` has freed. With `wait`, takes a block that any stream has freed,
-// after `wait` has ordered its event before the new use. The unused rest of the block stays
-// pending.
+// Takes a block that `stream` has freed. With `wait`, takes a block that any stream has freed:
+// `wait` is called with the event of the free, and must make the new use wait for it. The unused
+// rest of the block stays pending.
 bool TakePending(Pool* pool, uint64_t bytes, uint64_t stream, bool small_only, CUdeviceptr* out,
                  bool (*wait)(CUevent, void*), void* argument) {
   size_t best = g_pending.size();

@@ -247,8 +247,8 @@ Status CudaControl::Act(Request request, const Deadline& deadline) {
     } else {
       auto state = AskState(pid, Deadline::In(options_.query_timeout));
       error.message += fmt::format("; process {} {}", pid.value, InState(state));
-      // It used the driver before. A process that is exiting is no longer listed, although it has
-      // not ended yet.
+      // The process used the driver before, so it is exiting: the driver no longer lists it,
+      // although it has not ended yet.
       if (state && *state == ProcessState::kNone) error.code = Code::kNotFound;
     }
   }

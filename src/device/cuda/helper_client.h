@@ -59,7 +59,8 @@ class HelperClient {
   using Answer = tl::expected<wire::Reply, CallFailure>;
 
   explicit HelperClient(HelperOptions options);
-  // Stops a private helper, and leaves a resident one without the lock. No call may be in progress.
+  // Stops a private helper. Ends the session with a resident one, which releases the lock and
+  // stays. No call may be in progress.
   ~HelperClient();
 
   // Sends `request`, with its id filled in, and waits for the reply. The reply is valid and matches

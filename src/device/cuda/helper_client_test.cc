@@ -135,8 +135,7 @@ TEST_F(HelperClientTest, QuestionThatHangsLeavesOthersToFinish) {
   Write("1", "1");
   Write("2", "1");
   Write("fault.GetState.1", "hang");
-  // A lock that blocks until its file is removed: the fake driver checks for faults before it
-  // changes state.
+  // The checkpoint of process 2 hangs until the helper is killed, and does not change the state.
   Write("fault.Checkpoint.2", "hang");
   std::thread other([&] {
     auto reply =

@@ -14,8 +14,8 @@ namespace stasis::objects::s3 {
 using IniFile = std::map<std::string, std::map<std::string, std::string>>;
 IniFile ParseIni(const std::string& text);
 
-// The profile that was chosen, else "default". Returns an error if a chosen profile does not exist
-// or needs something that is not supported.
+// Uses the profile that was chosen, else "default". Returns an error if a chosen profile does not
+// exist or needs something that is not supported.
 Found FromFiles(const ServiceCall& call);
 
 // Runs the command of `credential_process` with a shell, for at most one minute.

@@ -13,7 +13,8 @@ struct ServiceCall {
   const CallOptions& limits;
 };
 
-// AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN and AWS_ROLE_SESSION_NAME.
+// Exchanges a token at STS. Uses AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN and
+// AWS_ROLE_SESSION_NAME.
 Found FromWebIdentity(const ServiceCall& call);
 Result<Credentials> AssumeRoleWithWebIdentity(const ServiceCall& call,
                                               const std::string& token_file,
@@ -23,11 +24,12 @@ Result<Credentials> AssumeRoleWithWebIdentity(const ServiceCall& call,
 // Parses the answer of STS, which may be an error. `what` names the service in errors.
 Result<Credentials> ParseStsAnswer(const HttpAnswer& answer, const std::string& what);
 
-// AWS_CONTAINER_CREDENTIALS_RELATIVE_URI or _FULL_URI, with AWS_CONTAINER_AUTHORIZATION_TOKEN or
-// _TOKEN_FILE. A full URI must be https, or be on this host or at the addresses of ECS and EKS.
+// Asks the container's endpoint. Uses AWS_CONTAINER_CREDENTIALS_RELATIVE_URI or _FULL_URI, with
+// AWS_CONTAINER_AUTHORIZATION_TOKEN or _TOKEN_FILE. A full URI must be https, or be on this host or
+// at the addresses of ECS and EKS.
 Found FromContainer(const ServiceCall& call);
 
-// Version 2 of EC2's metadata service. Nothing is found if it does not answer within a second, or
+// Asks version 2 of EC2's metadata service. Finds nothing if it does not answer within a second, or
 // if AWS_EC2_METADATA_DISABLED is true.
 Found FromMetadata(const ServiceCall& call);
 

@@ -63,7 +63,7 @@ class CredentialChain {
   // Returns credentials that are valid for some minutes more. Returns kNotFound, with the places
   // that were looked at, if no source is configured.
   Result<Credentials> Get(const CallOptions& call);
-  // Says that the server takes these credentials as expired: the next Get() reads them anew.
+  // Call this if the server rejects these credentials as expired: the next Get() reads new ones.
   void Discard(const Credentials& credentials);
 
  private:

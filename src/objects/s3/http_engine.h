@@ -27,7 +27,7 @@ struct HttpOptions {
   std::string ca_file;        // in place of the certificates of the user and of the system
   std::string ssl_cert_file;  // the user's SSL_CERT_FILE, in place of the system's certificates
   std::string proxy;          // no proxy if empty: the environment is ignored
-  // Of the bodies in each direction, of all requests together. 0: no limit.
+  // Limits the bodies of all requests together, in each direction. 0: no limit.
   uint64_t max_bytes_per_second = 0;
   int connections = 16;  // more requests wait
   std::chrono::milliseconds connect_timeout{10'000};
@@ -79,13 +79,13 @@ class HttpEngine {
   // Safe to call from any thread.
   Result<HttpAnswer> Do(const HttpRequest& request);
 
-  // Requests in progress, to distribute requests over engines.
+  // Returns the number of requests in progress, to distribute requests over engines.
   int active() const;
 
  private:
   struct Transfer;
 
-  // One direction of all transfers. Of the engine's thread.
+  // One direction of all transfers. Used only by the engine's thread.
   struct Traffic {
     RateLimit limit;
     std::deque<Transfer*> paused;  // by the limit, in the order of their turns

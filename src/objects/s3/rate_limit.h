@@ -9,8 +9,8 @@
 
 namespace stasis::objects::s3 {
 
-// A piece may be moved when the time that the pieces before it take at this rate is over. Idle time
-// is made up for by at most a tenth of a second. Not thread-safe.
+// A piece may be moved once the time that the earlier pieces take at this rate has passed. Of idle
+// time, at most a tenth of a second is credited to later pieces. Not thread-safe.
 class RateLimit {
  public:
   using TimePoint = Deadline::Clock::time_point;

@@ -1,4 +1,4 @@
-// Reads the answers of an S3 server to requests that succeeded. s3_error.h has the others.
+// Reads the answers of an S3 server to requests that succeeded; s3_error.h reads those of others.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,10 @@ std::optional<uint64_t> ParseNumber(std::string_view text);
 std::optional<uint64_t> ParseContentRange(std::string_view text, uint64_t begin, uint64_t end);
 
 // Parses one page of a list. `prefix` is empty or ends in a slash; it is removed from the keys.
-// Objects whose keys are not valid (CheckKey) are left out. `last_key` is the full key that the
-// page follows, and becomes the last one of the page, left out or not. Returns kInvalidArgument if
-// the document is no list, or if its keys are not in order or not below `prefix`.
+// Objects whose keys are not valid (CheckKey) are left out. `last_key` is the full key after which
+// the page begins. It is set to the last full key of the page, even if that object is left out.
+// Returns kInvalidArgument if the document is not a list, or if its keys are not in order or not
+// below `prefix`.
 Result<ListPage> ParseList(std::string_view document, const std::string& prefix,
                            std::string* last_key);
 

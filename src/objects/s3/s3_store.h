@@ -20,10 +20,10 @@ struct S3Options {
   // region.
   std::string endpoint;
   std::string region = "us-east-1";
-  // Puts the bucket into the path instead of the host name. Absent: with an own endpoint, and for
-  // names with dots, which no wildcard certificate covers.
+  // Puts the bucket into the path instead of the host name. If absent, this is done if `endpoint`
+  // is set, and for bucket names with dots, which no wildcard certificate covers.
   std::optional<bool> path_style;
-  // Its connections are those of all engines together.
+  // `http.connections` is the total of all engines.
   HttpOptions http;
   int engines = 2;  // threads; each moves 1 to 2 GB/s. One is used if bandwidth is limited
   CredentialOptions credentials;

@@ -19,7 +19,8 @@ class MemoryStore final : public ObjectStore {
   void set_hook(Hook hook) { hook_ = std::move(hook); }
   // Get() delivers pieces of at most this size.
   void set_piece_bytes(size_t bytes) { piece_bytes_ = bytes; }
-  // The next `count` transfers of Get() break off after `after_bytes` of them and are retried.
+  // The next `count` transfers of Get() that are longer than `after_bytes` break off after that
+  // many bytes and are retried.
   void BreakTransfers(int count, uint64_t after_bytes);
 
   Status Put(const std::string& key, std::span<const std::string_view> parts,
