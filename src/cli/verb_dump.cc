@@ -128,7 +128,7 @@ void RegisterDump(App app, const std::function<void(Action)>& select) {
           "Copy the image to this repository (a name, s3://BUCKET/PREFIX or a folder), and "
           "delete it here")
       ->option_text("REPO");
-  verb->add_flag("--keep-local", options->keep_local, "With --to: do not delete the image here");
+  verb->add_flag("--keep-local", options->keep_local, "With --to: keep the local image too");
   verb->add_flag("--plain", options->to.plain,
                  "With --to and a location: the repository there is not encrypted");
   options->to.AddLimitTo(verb);

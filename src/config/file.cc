@@ -133,7 +133,8 @@ class Parser {
     }
     auto value = ParseValue(line.substr(equals + 1));
     if (!value) {
-      return Unreadable("a value is a \"text\", a number, true or false, on the line of its key");
+      return Unreadable(
+          "a value must be a \"text\", a number, true or false, on the same line as its key");
     }
     entries_.push_back({index, std::move(*value), number_});
     return {};

@@ -20,7 +20,7 @@ Result<std::unique_ptr<criu::CriuSession>> HeldCriu::StartDump(const std::string
                                                                const criu::DumpRequest&, bool,
                                                                const std::map<int, int>&,
                                                                const Deadline&) {
-  return Fail(Code::kInternal, "this CRIU does not dump");
+  return Fail(Code::kInternal, "this CRIU process is not performing a dump");
 }
 
 std::vector<pid_t> GpuThreads(const gpu_state::Services& services, process::HostPid root) {

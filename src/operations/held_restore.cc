@@ -31,7 +31,7 @@ class HeldRestore final : public criu::CriuSession {
   HeldRestore(gpu_state::Services& services, PluginLink& link) : services_(services), link_(link) {}
 
   Status Dump(const criu::DumpRequest&, const criu::NotifyHandler&, const Deadline&) override {
-    return Fail(Code::kInternal, "this CRIU does not dump");
+    return Fail(Code::kInternal, "this CRIU process is not performing a dump");
   }
   // Returns when all threads are stopped at the end of their restore.
   Result<process::HostPid> Restore(const criu::RestoreRequest&, const criu::NotifyHandler& handler,

@@ -38,7 +38,7 @@ using plan::Plan;
 
 std::string WhySuspendedAlready(const Survey& survey, bool keep_context) {
   if (keep_context && !survey.AllIn(ProcessState::kRunning)) {
-    return "it was suspended already, and its context is away too";
+    return "it is already suspended, and its context has left the GPU too";
   }
   return "it was suspended already";
 }
