@@ -230,8 +230,8 @@ TEST_F(LoadTest, AMistakeInAFileGivesOneMessageWithItsLine) {
            Bad{"helper.idle_s = 86401", "line 1", "is 86401; it must be a number of seconds from 0",
                ""},
            Bad{"helper.idle_s = nan", "line 1", "helper.idle_s is nan", ""},
-           Bad{"helper.idle_s = [1]", "line 1", "a value is a \"text\", a number", "correct"},
-           Bad{"helper.idle_s = 1979-05-27", "line 1", "a value is a \"text\", a number", ""},
+           Bad{"helper.idle_s = [1]", "line 1", "a value must be a \"text\", a number", "correct"},
+           Bad{"helper.idle_s = 1979-05-27", "line 1", "a value must be a \"text\", a number", ""},
            Bad{"timeouts.undo_s = 0", "line 1", "is 0; it must be a number of seconds from 1 to",
                ""},
            Bad{"dump.pack_size = '1KiB'", "line 1",
@@ -250,13 +250,13 @@ TEST_F(LoadTest, AMistakeInAFileGivesOneMessageWithItsLine) {
            Bad{"helper.idle_s = 1\nhelper.idle_s = 2\n", "line 2", "helper.idle_s is set twice",
                "correct"},
            Bad{"\n\n[helper\n", "line 3", "the line is not valid: a table is written", "key = "},
-           Bad{"helper.idle_s = +\t", "line 1", "a value is", "key = "},
+           Bad{"helper.idle_s = +\t", "line 1", "a value must be", "key = "},
            Bad{"[[[m[", "line 1", "the line is not valid", "key = "},
            Bad{"[\x16", "line 1", "a control character", "key = "},
            Bad{"\n\xcf\xbb = 3", "line 2", "a key consists of letters", "key = "},
            Bad{"[helper]\xef\xbb\x9f", "line 1", "a table is written as [helper]", "key = "},
-           Bad{"dump.compress = \"zstd\" \xcf\xbb", "line 1", "a value is", "key = "},
-           Bad{"dump.compress = \"\"\"zstd\n\"\"\"", "line 1", "a value is", "key = "},
+           Bad{"dump.compress = \"zstd\" \xcf\xbb", "line 1", "a value must be", "key = "},
+           Bad{"dump.compress = \"\"\"zstd\n\"\"\"", "line 1", "a value must be", "key = "},
        }) {
     WriteSystem(bad.text);
     const Error error = MustFail();
