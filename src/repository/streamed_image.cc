@@ -1,11 +1,25 @@
 #include "repository/streamed_image.h"
 
+#include <algorithm>
+
 #include "base/file.h"
 #include "repository/layout.h"
 #include "store/beneath.h"
 #include "store/image_reader.h"
 
 namespace stasis::repository {
+
+namespace {
+
+bool HaveSameRanges(const store::Manifest& a, const store::Manifest& b) {
+  return std::equal(a.ranges.begin(), a.ranges.end(), b.ranges.begin(), b.ranges.end(),
+                    [](const store::DeviceRange& x, const store::DeviceRange& y) {
+                      return x.address == y.address && x.size_bytes == y.size_bytes &&
+                             x.block_bytes == y.block_bytes && x.gpu == y.gpu && x.pid == y.pid;
+                    });
+}
+
+}  // namespace
 
 Result<std::unique_ptr<StreamedImage>> StreamedImage::Open(const Repository& repository,
                                                            const std::string& name,
@@ -19,9 +33,12 @@ Result<std::unique_ptr<StreamedImage>> StreamedImage::Open(const Repository& rep
   STASIS_ASSIGN(image->report_,
                 Pull(repository, name, store + "/" + image->hidden_.name, name, options));
   STASIS_ASSIGN(image->record_, repository.ReadImage(name, {options.deadline, options.stop}));
-  // A push may have replaced the image meanwhile.
+  // A push may have replaced the image meanwhile, and a hostile server may give two answers. The
+  // ranges of the pulled manifest say how much memory there is for those of the record.
   STASIS_ASSIGN(const auto pulled, store::ImageReader::OpenWithoutRanges(image->path()));
-  if (pulled->manifest().image_id != image->record_.manifest.image_id) {
+  const store::Manifest& manifest = pulled->manifest();
+  if (manifest.image_id != image->record_.manifest.image_id ||
+      !HaveSameRanges(manifest, image->record_.manifest)) {
     return Fail(Code::kAborted, Domain::kImage, 0,
                 repository.NameOf(ImageKey(name)) + " was replaced during the restore",
                 "try again");

@@ -122,6 +122,35 @@ TEST_F(StreamedImageTest, AMissingPackIsNoticed) {
   EXPECT_EQ(Read(**image, memory).error().code, Code::kDataLoss);
 }
 
+// The record is read twice, and the second one says how much is written to the arenas.
+TEST_F(StreamedImageTest, AServerThatGivesTwoAnswersIsRefused) {
+  MustPush("llama", MakeContents(1));
+  auto record = repository_.ReadImage("llama", {});
+  ASSERT_TRUE(record);
+  const std::string honest = objects_.Objects()["images/llama"];
+  store::DeviceRange& range = record->manifest.ranges[0];
+  range.size_bytes -= testing::kTestBlock;
+  range.runs = {
+      {store::UnitRun::kZeros, 0, static_cast<uint32_t>(range.size_bytes / range.block_bytes)}};
+  record->sequences[0] = {{StoredRun::kZeros, 0, range.runs[0].units}};
+  auto body = EncodeImage(*record);
+  ASSERT_TRUE(body) << body.error().ToString();
+  ASSERT_TRUE(repository_.Write(RecordKind::kImage, "images/llama", *body, {}));
+  const std::string other = objects_.Objects()["images/llama"];
+  objects_.Overwrite("images/llama", honest);
+  int reads = 0;
+  objects_.set_hook([&](testing::Method method, const std::string& key) -> Status {
+    if (method == testing::Method::kGet && key == "images/llama" && ++reads == 2) {
+      objects_.Overwrite(key, other);
+    }
+    return {};
+  });
+  const auto image = Open();
+  ASSERT_FALSE(image);
+  EXPECT_EQ(image.error().code, Code::kAborted) << image.error().ToString();
+  EXPECT_THAT(*ListDir(store_.path()), IsEmpty());
+}
+
 TEST_F(StreamedImageTest, ItIsCancelled) {
   MustPush("llama", MakeContents(1));
   const auto image = Open();
