@@ -30,7 +30,10 @@ constexpr milliseconds kLongest = std::chrono::hours(24);
 class Steps {
  public:
   Steps(const std::vector<GateOwner>& owners, const Deadline& deadline)
-      : owners_(owners), deadline_(deadline), rests_(owners.size(), false) {}
+      : owners_(owners),
+        deadline_(deadline),
+        rests_(owners.size(), false),
+        rounds_without_rest_(owners.size(), 0) {}
 
   Status Run(agent_client::AgentLink::Floor floor) {
     STASIS_TRY(Round(kFirstWait, [&](size_t i, milliseconds time) {
@@ -71,6 +74,7 @@ class Steps {
       auto rests = Annotate(step(i, span), owners_[i].who);
       if (!rests) return Fail(std::move(rests).error());
       rests_[i] = *rests ? 1 : 0;
+      rounds_without_rest_[i] = *rests ? 0 : rounds_without_rest_[i] + 1;
       return {};
     });
   }
@@ -79,12 +83,14 @@ class Steps {
     return std::all_of(rests_.begin(), rests_.end(), [](char rests) { return rests != 0; });
   }
 
+  // Names the program whose work has not ended for the longest time: any other may only be in the
+  // middle of its step.
   Status Late() const {
-    const auto first = size_t(std::find(rests_.begin(), rests_.end(), 0) - rests_.begin());
+    const auto longest = std::max_element(rounds_without_rest_.begin(), rounds_without_rest_.end());
+    const GateOwner& owner = owners_[size_t(longest - rounds_without_rest_.begin())];
     return Fail(
         Code::kDeadlineExceeded,
-        fmt::format("{}: {}; all programs continue", owners_[first].who,
-                    owners_[first].agent->not_yet()),
+        fmt::format("{}: {}; all programs continue", owner.who, owner.agent->not_yet()),
         "its work may wait for a program outside of this operation; if the work is only slow, use "
         "a longer --timeout");
   }
@@ -92,6 +98,7 @@ class Steps {
   const std::vector<GateOwner>& owners_;
   const Deadline& deadline_;
   std::vector<char> rests_;  // bool, but written from several threads
+  std::vector<uint64_t> rounds_without_rest_;
 };
 
 }  // namespace
