@@ -12,6 +12,7 @@
 #include "api/container_operations.h"
 #include "api/job_history.h"
 #include "api/methods.h"
+#include "api/operate.h"
 #include "api/remote_images.h"
 #include "api/repository_choice.h"
 #include "api/result_message.h"
@@ -50,6 +51,11 @@ Result<std::string> FindImage(const Paths& paths, const std::string& source) {
     auto loaded = jobs::Store(paths.jobs()).Load(source);
     if (!loaded && loaded.error().code != Code::kNotFound) return Fail(std::move(loaded).error());
     if (loaded) job = std::move(*loaded);
+    if (job && job->dumped_image && job->dumped_image->starts_with(jobs::kMovedTo)) {
+      return Fail(Code::kAborted, fmt::format("job {} was moved to {}", source, *job->dumped_image),
+                  "`stasis migrate` there brings it back; `stasis delete " + source +
+                      "` removes its record here");
+    }
     if (job && !job->checkpoints.empty()) return job->checkpoints.back().image;
     // The shim has recorded a dump whose image could not be added to the job's checkpoints.
     if (job && job->dumped_image) return *job->dumped_image;
@@ -192,10 +198,10 @@ Result<v1::OperationEvent> Resume(Call& call, const v1::ResumeRequest& request) 
                  });
 }
 
-Result<v1::OperationEvent> Dump(Call& call, const v1::DumpRequest& request) {
-  if (containers::IsReference(request.target())) {
-    return Annotate(DumpContainer(call, request), "cannot dump " + request.target());
-  }
+namespace {
+
+Result<v1::OperationEvent> DumpTarget(Call& call, const v1::DumpRequest& request, bool moves,
+                                      operations::HandOver* hand_over) {
   return Operate(
       call, "dump", "dump " + request.target(), request.options(),
       [&](auto& session, auto& options) -> Result<operations::OperationResult> {
@@ -207,12 +213,28 @@ Result<v1::OperationEvent> Dump(Call& call, const v1::DumpRequest& request) {
         dump.name = request.name();
         dump.leave_running = request.leave_running();
         dump.full = request.full();
+        dump.is_checkpoint = !moves;
+        dump.hand_over = hand_over;
         STASIS_ASSIGN(dump.compression,
                       store::ParseCompression(request.compress().empty() ? call.settings.compress
                                                                          : request.compress()));
         STASIS_ASSIGN(dump.criu, CriuOptionsOf(request.criu()));
         return operations::Dump(session, target, dump, options);
       });
+}
+
+}  // namespace
+
+Result<v1::OperationEvent> Dump(Call& call, const v1::DumpRequest& request) {
+  if (containers::IsReference(request.target())) {
+    return Annotate(DumpContainer(call, request), "cannot dump " + request.target());
+  }
+  return DumpTarget(call, request, /*moves=*/false, nullptr);
+}
+
+Result<v1::OperationEvent> DumpToMove(Call& call, const v1::DumpRequest& request,
+                                      operations::HandOver* hand_over) {
+  return DumpTarget(call, request, /*moves=*/true, hand_over);
 }
 
 // Returns the container of a process as the beginning of an image's name, or an empty string.
@@ -278,6 +300,34 @@ Result<v1::OperationEvent> RestoreFrom(Call& call, const v1::RestoreRequest& req
                  });
 }
 
+Result<v1::OperationEvent> RestoreStreamed(Call& call, const v1::RestoreRequest& request,
+                                           StreamedSource source) {
+  source.options.progress = BytesProgressOf(call, "pull");
+  STASIS_ASSIGN(const auto image, Annotate(repository::StreamedImage::Open(
+                                               source.repository, source.name, call.paths.images(),
+                                               std::move(source.options)),
+                                           "cannot restore " + request.source()));
+  const objects::Counters before = source.repository.store().counters();
+  operations::RestoreOptions restore;
+  restore.image = image->path();
+  restore.ranges = image->ranges();
+  restore.shown_as = request.source();
+  restore.earlier_log = std::move(source.earlier_log);
+  restore.before_adopt = std::move(source.before_adopt);
+  STASIS_ASSIGN(auto event, RestoreFrom(call, request, std::move(restore)));
+  v1::OperationResult& result = *event.mutable_result();
+  const objects::Counters after = source.repository.store().counters();
+  const repository::PullReport& pulled = image->report();
+  v1::Transfer& transfer = *result.mutable_transfer();
+  transfer.set_name(source.name);
+  transfer.set_moved_bytes(pulled.fetched_bytes + result.shared_bytes());
+  transfer.set_known_bytes(pulled.shared_bytes);
+  transfer.set_received_bytes(pulled.received_bytes + after.bytes_received - before.bytes_received);
+  transfer.set_requests(pulled.requests + after.requests - before.requests);
+  transfer.set_retries(pulled.retries + after.retries - before.retries);
+  return event;
+}
+
 // Restores an image of a repository. Its GPU memory goes from there to the arenas; files and CPU
 // memory are pulled before.
 Result<v1::OperationEvent> RestoreRemote(Call& call, const v1::RestoreRequest& request,
@@ -289,29 +339,12 @@ Result<v1::OperationEvent> RestoreRemote(Call& call, const v1::RestoreRequest& r
   STASIS_ASSIGN(const BlockSecret naming, NamingSecretOf(call.paths));
   const store::UnitNames names(naming);
   STASIS_ASSIGN(repository::PullOptions options, PullOptionsOf(call, *opened, names));
-  options.progress = BytesProgressOf(call, "pull");
-  STASIS_ASSIGN(const auto image,
-                Annotate(repository::StreamedImage::Open(opened->repository(), remote.name,
-                                                         call.paths.images(), std::move(options)),
-                         what));
-  const objects::Counters before = opened->repository().store().counters();
-  operations::RestoreOptions restore;
-  restore.image = image->path();
-  restore.ranges = image->ranges();
-  restore.shown_as = request.source();
-  STASIS_ASSIGN(auto event, RestoreFrom(call, request, std::move(restore)));
-  v1::OperationResult& result = *event.mutable_result();
-  const objects::Counters after = opened->repository().store().counters();
-  const repository::PullReport& pulled = image->report();
-  v1::Transfer& transfer = *result.mutable_transfer();
+  STASIS_ASSIGN(auto event,
+                RestoreStreamed(call, request,
+                                {opened->repository(), remote.name, std::move(options), {}, {}}));
+  v1::Transfer& transfer = *event.mutable_result()->mutable_transfer();
   transfer.set_repository(remote.repository);
   transfer.set_location(Utf8(opened->registration().location));
-  transfer.set_name(remote.name);
-  transfer.set_moved_bytes(pulled.fetched_bytes + result.shared_bytes());
-  transfer.set_known_bytes(pulled.shared_bytes);
-  transfer.set_received_bytes(pulled.received_bytes + after.bytes_received - before.bytes_received);
-  transfer.set_requests(pulled.requests + after.requests - before.requests);
-  transfer.set_retries(pulled.retries + after.retries - before.retries);
   return event;
 }
 

@@ -33,11 +33,9 @@ nlohmann::json TransferOf(const v1::OperationResult& result) {
           {"repairs", t.repairs()}};
 }
 
-}  // namespace
-
-nlohmann::json ResultJson(const v1::OperationResult& result) {
+nlohmann::json Phases(const google::protobuf::RepeatedPtrField<v1::PhaseReport>& reports) {
   nlohmann::json phases = nlohmann::json::array();
-  for (const v1::PhaseReport& phase : result.phases()) {
+  for (const v1::PhaseReport& phase : reports) {
     phases.push_back({{"name", phase.name()},
                       {"start_s", phase.start_s()},
                       {"seconds", phase.seconds()},
@@ -46,6 +44,28 @@ nlohmann::json ResultJson(const v1::OperationResult& result) {
                       {"parallel", phase.parallel()},
                       {"depth", phase.depth()}});
   }
+  return phases;
+}
+
+nlohmann::json MigrationOf(const v1::OperationResult& result) {
+  if (!result.has_migration()) return nullptr;
+  const v1::Migration& m = result.migration();
+  nlohmann::json rounds = nlohmann::json::array();
+  for (const v1::MigrationRound& round : m.rounds()) {
+    rounds.push_back({{"sent_bytes", round.sent_bytes()},
+                      {"known_bytes", round.known_bytes()},
+                      {"dump_s", round.dump_s()},
+                      {"send_s", round.send_s()}});
+  }
+  return {{"host", m.host()},
+          {"via", m.via()},
+          {"rounds", rounds},
+          {"restore_phases", Phases(m.restore_phases())}};
+}
+
+}  // namespace
+
+nlohmann::json ResultJson(const v1::OperationResult& result) {
   const v1::StoredPart &gpu = result.stored_gpu(), &cpu = result.stored_cpu();
   return {{"verb", result.verb()},
           {"operation", result.operation()},
@@ -84,10 +104,11 @@ nlohmann::json ResultJson(const v1::OperationResult& result) {
           {"left_to_driver", List(result.left_to_driver())},
           {"path", PathName(result)},
           {"driver", result.driver()},
-          {"phases", phases},
+          {"phases", Phases(result.phases())},
           {"total_s", result.total_s()},
           {"pause_s", result.pause_s()},
           {"transfer", TransferOf(result)},
+          {"migration", MigrationOf(result)},
           {"notes", List(result.notes())},
           {"planned_phases", List(result.planned_phases())}};
 }

@@ -113,6 +113,24 @@ std::string StoredText(const OperationResult& result) {
          NotWrittenText("CPU memory", result.stored_cpu());
 }
 
+// What a migration sent in each round, and the restore on the other host.
+std::string MigrationText(const OperationResult& result) {
+  const v1::Migration& m = result.migration();
+  std::string text =
+      fmt::format("  runs on {}{}\n", m.host(), m.via().empty() ? "" : ", sent through " + m.via());
+  for (int i = 0; i < m.rounds_size(); ++i) {
+    const v1::MigrationRound& round = m.rounds(i);
+    const bool last = i + 1 == m.rounds_size();
+    text += fmt::format("  round {}: {} sent in {}, {} were there{}\n", i + 1,
+                        FormatBytes(round.sent_bytes()), FormatSeconds(round.send_s()),
+                        FormatBytes(round.known_bytes()),
+                        last ? ", while the program was stopped" : "");
+  }
+  text += fmt::format("  restored on {}:\n", m.host());
+  for (const PhaseReport& phase : m.restore_phases()) text += "  " + PhaseLine(phase) + "\n";
+  return text;
+}
+
 }  // namespace
 
 std::string AccountText(const OperationResult& result) {
@@ -136,6 +154,7 @@ std::string AccountText(const OperationResult& result) {
     text += StoredText(result);
   }
   if (result.device_bytes() > 0 && !result.phases().empty()) text += CarriedText(result);
+  if (result.has_migration()) text += MigrationText(result);
   if (result.has_transfer()) {
     const v1::Transfer& t = result.transfer();
     const bool is_dump = result.verb() == "dump";

@@ -38,6 +38,8 @@ constexpr VerbRow kVerbs[] = {
     {RegisterResume},
     {RegisterDump},
     {RegisterRestore},
+    {RegisterMigrate},
+    {RegisterReceive},
     {RegisterImage},
     {RegisterRepo},
     {RegisterKey},

@@ -62,6 +62,8 @@ void RegisterKill(App app, const std::function<void(Action)>& select);
 void RegisterDelete(App app, const std::function<void(Action)>& select);
 void RegisterSuspend(App app, const std::function<void(Action)>& select);
 void RegisterResume(App app, const std::function<void(Action)>& select);
+void RegisterMigrate(App app, const std::function<void(Action)>& select);
+void RegisterReceive(App app, const std::function<void(Action)>& select);
 void RegisterDump(App app, const std::function<void(Action)>& select);
 void RegisterRestore(App app, const std::function<void(Action)>& select);
 void RegisterCheck(App app, const std::function<void(Action)>& select);

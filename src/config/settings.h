@@ -32,6 +32,11 @@ struct Settings {
 
   std::string default_repository;  // name or location; empty for none
 
+  // For migrations: a line for /bin/sh to which the host and the remote command are added, and that
+  // command.
+  std::string migrate_ssh;
+  std::string migrate_remote_command;
+
   // Limits per user; 0 means no limit.
   uint64_t most_jobs{};  // includes ended jobs
   uint64_t most_arena_bytes{};

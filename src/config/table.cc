@@ -53,6 +53,15 @@ constexpr Row kRows[] = {
      "STASIS_REPOSITORY", "none",
      "The repository of `image push`, `image pull` and `repo check` without -R: "
      "docs/repositories.md"},
+    {"migrate.ssh", Kind::kCommand, &Settings::migrate_ssh,
+     "ssh -T -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=3", 0, 0, "",
+     "STASIS_MIGRATE_SSH", "",
+     "Command by which `stasis migrate` reaches the other host; the host and the command for it "
+     "are "
+     "added"},
+    {"migrate.remote_command", Kind::kCommand, &Settings::migrate_remote_command, "stasis receive",
+     0, 0, "", "STASIS_MIGRATE_REMOTE_COMMAND", "",
+     "Command that `stasis migrate` runs on the other host"},
     {"keys.file", Kind::kFile, &Settings::key_file, "", 0, 0, "", "STASIS_KEY_FILE",
      "the credential stasis-key of systemd, else stasis-key in the state folder",
      "The master key of encrypted repositories; no other user may have access to the file"},

@@ -68,6 +68,9 @@ inline bool HasEnded(State state) {
   return state == State::kExited || state == State::kDumped || state == State::kLost;
 }
 
+// The beginning of Job::dumped_image if the program was moved: "ssh://HOST/JOB".
+inline constexpr std::string_view kMovedTo = "ssh://";
+
 struct Job {
   std::string id;
   std::vector<std::string> argv;

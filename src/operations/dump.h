@@ -9,6 +9,7 @@
 #include "operations/options.h"
 #include "operations/result.h"
 #include "operations/session.h"
+#include "plan/plan.h"
 #include "store/codec.h"
 
 namespace stasis::operations {
@@ -24,6 +25,23 @@ struct HeldDump {
   bool commits_late = false;
 };
 
+// Moves a program to another host in the last phase of its dump (stasis migrate). The calls come in
+// this order, in one thread, while CRIU holds the program stopped.
+class HandOver {
+ public:
+  virtual ~HandOver() = default;
+  // Brings the program of the complete image `image` (a path) to the other host, up to the point
+  // where only Switch() is missing. After an error the program runs on here.
+  virtual Status Prepare(const std::string& image, plan::PhaseScope& scope) = 0;
+  // Lets the program run there. Returns an error if it certainly does not run there; then it runs
+  // on here. Otherwise it never runs here again.
+  static constexpr const char* kPhase = "switch";  // in which Switch() is called
+  enum class Switched { kRunsThere, kUnknown };
+  virtual Result<Switched> Switch(plan::PhaseScope& scope) = 0;
+  // Where the program goes, for the job's record: "ssh://HOST/JOB".
+  virtual std::string Place() const = 0;
+};
+
 struct DumpOptions {
   std::string store;    // the image's folder is created here
   std::string name;     // of the image; if empty, made from the subject and the time
@@ -32,6 +50,8 @@ struct DumpOptions {
   bool full = false;  // write every block, even those that an earlier image has
   store::Compression compression = store::Compression::kNone;
   std::optional<HeldDump> held;
+  bool is_checkpoint = true;      // record the image in the job's list of checkpoints
+  HandOver* hand_over = nullptr;  // must outlive the dump
   criu::Options criu;
 };
 Result<OperationResult> Dump(Session& session, const checks::Target& target,

@@ -1,6 +1,7 @@
 #include "operations/dump_run.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,8 +37,13 @@ constexpr seconds kCriuStart{20};
 constexpr seconds kReapTime{5};
 constexpr seconds kCountTime{2};
 
+// The first image of a program may take long to send; a lost connection is noticed earlier.
+constexpr seconds kHandOverTime{4 * 3600};
+constexpr seconds kSwitchTime{120};
+
 constexpr const char* kCpuDump = "cpu-dump";
 constexpr const char* kGpuReturn = "gpu-return";
+constexpr const char* kHandOver = "hand-over";
 
 }  // namespace
 
@@ -127,14 +133,17 @@ Status DumpRun::AnswerPostDump(PhaseScope& scope) {
   if (commits_late()) return {};
   STASIS_TRY(scope.RunNested(kCpuWrite));
   if (has_data()) STASIS_TRY(scope.Await(kDataWrite));
-  return scope.RunNested(kCommit);
+  STASIS_TRY(scope.RunNested(kCommit));
+  if (dump_.hand_over == nullptr) return {};
+  STASIS_TRY(scope.RunNested(kHandOver));
+  return scope.RunNested(HandOver::kPhase);
 }
 
-// Called if CRIU failed after the commit. If CRIU had begun to kill the program, kills the
-// remaining processes, and the dump succeeds: the image is complete, and a part of a program is
-// useless.
+// Called if CRIU failed after the commit. If CRIU had begun to kill the program, or the program was
+// moved, kills the remaining processes, and the dump succeeds: the image is complete, and a part of
+// a program is useless.
 Status DumpRun::FinishHalfEnded(Status dumped) {
-  half_ended_ = HasBegunToEnd();
+  half_ended_ = switched_ || HasBegunToEnd();
   if (!half_ended_) return dumped;
   STASIS_TRY(Annotate(checkpoint::EndAll(living_), "end the program"));
   notes_.push_back("the dump succeeded, but CRIU failed while ending the program: " +
@@ -167,6 +176,7 @@ Status DumpRun::RunCriu(PhaseScope& scope) {
   left_running_ = dumped && criu->left_running();
   criu_ended_the_program_ = dumped && !commits_late() && !left_running_;
   if (dump_.held) held_criu_ = std::move(criu);
+  if (!dumped && switched_) return FinishHalfEnded(std::move(dumped));
   // An error of the answer is the cause. CRIU's own error only follows from it.
   STASIS_TRY(std::move(answered));
   dumped = KeepLog(std::move(dumped));
@@ -234,6 +244,10 @@ Status DumpRun::CommitImage(PhaseScope& scope) {
   if (by_reference()) {
     STASIS_TRY(store::WriteReference(dump_.held->folder, {operation_.image, manifest_.image_id}));
   }
+  return dump_.is_checkpoint ? RecordImage() : Status();
+}
+
+Status DumpRun::RecordImage() {
   if (operation_.job.empty()) return {};
   // CRIU kills the job after this. The mark lets the shim record that the job was dumped, and into
   // which image, even if this process dies.
@@ -272,7 +286,46 @@ Phase DumpRun::Commit() {
             }
             return status;
           },
+          .commits = dump_.hand_over == nullptr};
+}
+
+Phase DumpRun::HandOverPhase() {
+  return {.name = kHandOver, .timeout = kHandOverTime, .run = [this](PhaseScope& scope) {
+            return dump_.hand_over->Prepare(operation_.image, scope);
+          }};
+}
+
+// If this process is killed from now on, CRIU lets the processes go, but they stay stopped until
+// recovery ends them.
+Phase DumpRun::Switch() {
+  return {.name = HandOver::kPhase,
+          .timeout = kSwitchTime,
+          .run = [this](PhaseScope& scope) { return SwitchOver(scope); },
+          .undo = [this]() -> Status {
+            SignalLiving(SIGCONT);
+            return ClearDumped();
+          },
           .commits = true};
+}
+
+Status DumpRun::SwitchOver(PhaseScope& scope) {
+  if (!operation_.job.empty()) {
+    STASIS_TRY(jobs::Store(session_.services.paths.jobs())
+                   .MarkDumped(operation_.job, survey_.tree.root().id, dump_.hand_over->Place()));
+  }
+  SignalLiving(SIGSTOP);
+  STASIS_ASSIGN(const auto switched, dump_.hand_over->Switch(scope));
+  switched_ = true;
+  runs_there_ = switched == HandOver::Switched::kRunsThere;
+  return {};
+}
+
+void DumpRun::SignalLiving(int signal) const {
+  for (const auto& member : survey_.tree.members) {
+    // A process that the user had stopped stays so.
+    if (member.state == 'T') continue;
+    if (process::IsAlive(member.id)) (void)::kill(member.id.pid.value, signal);
+  }
 }
 
 Phase DumpRun::DataWrite() {
@@ -321,7 +374,7 @@ Status DumpRun::ReturnGpu() {
 
 Phase DumpRun::CpuDump() {
   Phase phase{.name = kCpuDump,
-              .timeout = seconds(900),
+              .timeout = dump_.hand_over == nullptr ? seconds(900) : kHandOverTime + seconds(900),
               .run = [this](PhaseScope& scope) -> Status {
                 Status dumped = RunCriu(scope);
                 // This ends data-write too, which would otherwise run until its own deadline
@@ -335,6 +388,10 @@ Phase DumpRun::CpuDump() {
   if (!commits_late()) {
     phase.nested.push_back(CpuWrite());
     phase.nested.push_back(Commit());
+  }
+  if (dump_.hand_over != nullptr) {
+    phase.nested.push_back(HandOverPhase());
+    phase.nested.push_back(Switch());
   }
   return phase;
 }
@@ -424,11 +481,13 @@ std::string DumpRun::FinishAfterFailure() {
 
 std::string DumpRun::FinishProgram() {
   std::string left = fmt::format("The image {} is complete.", operation_.image);
+  if (switched_) left += fmt::format(" The program was moved to {}.", dump_.hand_over->Place());
   if (half_ended_) {
     return left + " A part of the program was ended; the remaining processes must be killed.";
   }
   auto lives = [](const process::ProcessId& id) { return process::IsAlive(id); };
   bool alive = !criu_ended_the_program_ && std::any_of(living_.begin(), living_.end(), lives);
+  if (!alive && switched_) return left;
   if (!alive) return left + " The program has ended; `stasis restore` restores it.";
   Status returned = ReturnGpu();
   Status forgotten = ClearDumped();

@@ -10,6 +10,12 @@
 //   cpu-dump { describe }, gpu-return, data-free, cpu-write, data-write, commit
 // The program runs again as soon as CRIU has saved its CPU state; the image is written after that.
 //
+// If the program moves to another host (HandOver)
+//   cpu-dump { describe, cpu-write, commit, hand-over, switch } in parallel with data-write,
+//   await-end
+// `switch` commits: until then the program can run on here, and from its beginning on the program
+// never runs here again unless the other host has refused.
+//
 // If another program drives CRIU (hold.h), a program that is left running may have to wait for the
 // commit. Then the phases are those of a dump without --leave-running, and await-end returns the
 // GPU.
@@ -61,6 +67,8 @@ class DumpRun {
   // If the store did not answer, states that the program is as it was before, and names files that
   // may be left in the store. Otherwise empty.
   const std::string& left_in_store() const { return left_in_store_; }
+  // After a success with a HandOver: whether the program is known to run on the other host.
+  bool runs_there() const { return runs_there_; }
 
  private:
   plan::Phase ImageBegin();
@@ -71,6 +79,8 @@ class DumpRun {
   plan::Phase Describe();
   plan::Phase CpuWrite();
   plan::Phase Commit();
+  plan::Phase HandOverPhase();
+  plan::Phase Switch();
   plan::Phase GpuReturn();
   plan::Phase DataFree();
   plan::Phase AwaitEnd();
@@ -92,7 +102,10 @@ class DumpRun {
 
   Status RunCriu(plan::PhaseScope& scope);
   Status CommitImage(plan::PhaseScope& scope);
+  Status RecordImage();
+  Status SwitchOver(plan::PhaseScope& scope);
   void DeleteUnusedImage();
+  void SignalLiving(int signal) const;
   Status AbortImage();
   uint64_t CpuBytesInStore() const;
   Result<std::string> RunInImageProcess(const char* task, const std::string& request,
@@ -123,6 +136,8 @@ class DumpRun {
   store::Manifest manifest_;                 // after describe
   std::vector<process::ProcessId> stopped_;  // after describe: CRIU holds and will kill these
   std::vector<process::ProcessId> living_;   // the processes in stopped_ that are not zombies
+  bool switched_ = false;                    // the program never runs here again
+  bool runs_there_ = false;                  // it is known to run on the other host
   bool half_ended_ = false;                  // CRIU failed after it had begun to kill stopped_
   std::string work_dir_;
   std::string left_in_store_;

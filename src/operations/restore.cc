@@ -35,18 +35,22 @@ std::vector<device::Gpu> RecordedGpus(const store::Manifest& manifest) {
   return gpus;
 }
 
-// Returns the map of the user. If there is none, a held restore replaces GPUs that the container
-// does not get.
+// Returns the map of the user. A held restore without one replaces GPUs that the container does not
+// get.
 Result<device::GpuMap> ChooseGpus(gpu_state::Services& services, const store::Manifest& manifest,
                                   const RestoreOptions& restore) {
-  if (manifest.gpus.empty() || (restore.gpu_map.empty() && !restore.held)) return device::GpuMap{};
+  const bool replaces_missing =
+      restore.gpu_map == "auto" || (restore.gpu_map.empty() && restore.held);
+  if (manifest.gpus.empty() || (restore.gpu_map.empty() && !replaces_missing)) {
+    return device::GpuMap{};
+  }
   STASIS_ASSIGN(auto gpus, services.device->Gpus());
   const auto& refused = restore.refused_minors;
   std::erase_if(gpus, [&](const device::Gpu& gpu) {
     return gpu.minor && std::find(refused.begin(), refused.end(), *gpu.minor) != refused.end();
   });
   const auto recorded = RecordedGpus(manifest);
-  if (!restore.gpu_map.empty()) return device::ParseGpuMap(restore.gpu_map, recorded, gpus);
+  if (!replaces_missing) return device::ParseGpuMap(restore.gpu_map, recorded, gpus);
   // The driver needs no map if all GPUs are there that the program has used.
   const bool complete =
       std::all_of(manifest.processes.begin(), manifest.processes.end(), [&](const auto& process) {
@@ -58,9 +62,10 @@ Result<device::GpuMap> ChooseGpus(gpu_state::Services& services, const store::Ma
   if (complete) return device::GpuMap{};
   auto map = device::ReplaceMissingGpus(recorded, gpus);
   if (!map) {
-    map.error().hint =
-        "set STASIS_GPU_MAP=OLD=NEW,… in the environment of the command that restores it, or give "
-        "`stasis restore` --gpu-map; `stasis gpu ls` lists the GPUs";
+    map.error().hint = restore.held
+                           ? "set STASIS_GPU_MAP=OLD=NEW,… in the environment of the command that "
+                             "restores it; `stasis gpu ls` lists the GPUs"
+                           : "choose with --gpu-map OLD=NEW,…; `stasis gpu ls` lists the GPUs";
   }
   return map;
 }
@@ -138,7 +143,7 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
   result.job = run.job();
   result.pid = run.root_pid();
   result.notes = run.notes();
-  if (restore.gpu_map.empty()) {
+  if (restore.gpu_map.empty() || restore.gpu_map == "auto") {
     for (const auto& [from, to] : moved) {
       if (from != to) {
         result.notes.push_back(fmt::format("GPU {} replaces {}.", to.value, from.value));

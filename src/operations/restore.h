@@ -1,6 +1,7 @@
 // Restore: starts a program from an image.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "operations/options.h"
 #include "operations/result.h"
 #include "operations/session.h"
+#include "plan/plan.h"
 #include "store/range_source.h"
 
 namespace stasis::operations {
@@ -19,7 +21,7 @@ struct RestoreOptions {
   std::string shown_as;    // the image's name for the user; if empty, its path
   std::string job;         // the job's id; if empty, the one in the image, or a new one
   std::string log;         // file for the program's output; if empty, the job's log
-  std::string gpu_map;     // "OLD=NEW,..."
+  std::string gpu_map;     // "OLD=NEW,...", or "auto": replace GPUs that are missing
   bool new_pidns = false;  // restore into a new pid namespace whose init process is the shim
   // Skips the checks of the image's origin and owners (checks/image_trust.h).
   bool trust_image = false;
@@ -28,6 +30,11 @@ struct RestoreOptions {
   bool held = false;
   // The numbers N of the devices /dev/nvidiaN that a held restore must not use.
   std::vector<int> refused_minors;
+  // Written to the log of a new job before the program's output, unless `log` is set.
+  std::string earlier_log;
+  // Called when the program is complete and only `adopt` is missing, if set. After an error the
+  // restore is undone (stasis migrate).
+  std::function<Status(plan::PhaseScope&)> before_adopt;
   criu::Options criu;
 };
 Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,

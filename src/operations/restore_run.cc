@@ -31,6 +31,7 @@ using std::chrono::seconds;
 constexpr seconds kShimTimeout{20};
 // The kernel keeps a closed connection for a minute, and its timer may be some seconds late.
 constexpr seconds kPortsTimeout{75};
+constexpr seconds kSwitchAnswerTime{60};
 constexpr const char* kDataRead = "data-read";
 
 }  // namespace
@@ -149,6 +150,9 @@ Result<std::unique_ptr<criu::CriuSession>> RestoreRun::StartCriu(
   spec.shim.stdio.log = log_;
   if (log_ == store_.OwnLog(job_)) {
     spec.shim.stdio.keep_log_bytes = session_.services.settings.log_bytes;
+    if (claim_->is_new() && !options_.earlier_log.empty()) {
+      STASIS_TRY(ReplaceFile(log_, options_.earlier_log));
+    }
   }
   // The new terminal has a default size. CRIU gives it the size of the old one.
   if (has_terminal()) spec.shim.stdio.terminal.emplace();
@@ -450,6 +454,9 @@ Plan RestoreRun::MakePlan() {
     }
     gpu_state::AddGpuBack(plan, services, processes_, std::move(back));
     if (may_have_gates() && !has_data()) plan.Add(shared_.DataReturn());
+  }
+  if (options_.before_adopt) {
+    plan.Add({.name = "await-switch", .timeout = kSwitchAnswerTime, .run = options_.before_adopt});
   }
   plan.Add(Adopt());
   plan.OnFailureAfterCommit([this] {

@@ -1,0 +1,385 @@
+#include "api/migrate.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "api/error_message.h"
+#include "api/methods.h"
+#include "api/migration_link.h"
+#include "api/operate.h"
+#include "api/remote_images.h"
+#include "api/repository_choice.h"
+#include "api/target.h"
+#include "api/usage_error.h"
+#include "api/utf8.h"
+#include "base/deadline.h"
+#include "base/file.h"
+#include "base/id128.h"
+#include "base/secret.h"
+#include "containers/reference.h"
+#include "jobs/log_reader.h"
+#include "jobs/store.h"
+#include "migration/piped_store.h"
+#include "migration/ssh.h"
+#include "repository/images.h"
+#include "repository/push.h"
+#include "repository/sealing.h"
+#include "store/image_reader.h"
+#include "store/unit_names.h"
+
+namespace stasis::api {
+namespace {
+
+using operations::HandOver;
+using std::chrono::seconds;
+
+constexpr seconds kAnswerTime{60};   // of the other host, for a short question
+constexpr seconds kCheckTime{1800};  // it reads the CPU memory of the image
+constexpr seconds kFinishTime{10};
+// Rounds end when this little is left, or when a round was not much smaller than the one before.
+constexpr uint64_t kSmallRound = 64ull << 20;
+constexpr double kShrinks = 0.7;
+constexpr size_t kMostLogBytes = 512 << 10;  // fits in a message
+
+// The name of this host for messages.
+std::string HostName() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0) return "another host";
+  return name;
+}
+
+// Returns the end of the file, in whole lines; nothing if it cannot be read.
+std::string EndOfLog(const std::string& path) {
+  jobs::LogReader log(path, jobs::LogReader::TailOffset(path, kMostLogBytes));
+  std::string text;
+  while (text.size() < kMostLogBytes) {
+    auto part = log.Next();
+    if (!part || part->empty()) break;
+    text += *part;
+  }
+  return text;
+}
+
+// The repository through which images travel: one of the user's, or objects in a folder of the
+// other host, which is there during the migration only.
+class Way {
+ public:
+  static Result<std::unique_ptr<Way>> Open(const Call& call, const v1::MigrateRequest& request) {
+    std::unique_ptr<Way> way(new Way);
+    if (request.has_via()) {
+      STASIS_ASSIGN(way->opened_, OpenRepository(call, request.via()));
+    }
+    return way;
+  }
+  // Prepares the folder of the other host, which has said that it is ready for objects.
+  Status OpenPipe(MigrationLink& link, const std::string& host,
+                  const objects::CallOptions& limits) {
+    if (opened_) return {};
+    piped_ = std::make_unique<migration::PipedStore>(link.channel(), host);
+    sealing_ = repository::PlainSealing();
+    STASIS_ASSIGN(auto info,
+                  repository::CreateRepository(*piped_, /*is_sealed=*/false, "", limits));
+    own_.emplace(*piped_, std::move(info), *sealing_);
+    return {};
+  }
+
+  bool has_pipe() const { return piped_ != nullptr; }
+  const repository::Repository& repository() const {
+    return opened_ ? opened_->repository() : *own_;
+  }
+  const repository::OpenedRepository* opened() const { return opened_.get(); }
+
+ private:
+  Way() = default;
+  std::unique_ptr<repository::OpenedRepository> opened_;
+  std::unique_ptr<migration::PipedStore> piped_;
+  std::unique_ptr<repository::Sealing> sealing_;
+  std::optional<repository::Repository> own_;
+};
+
+class Migration final : public HandOver {
+ public:
+  Migration(Call& call, const v1::MigrateRequest& request) : call_(call), request_(request) {}
+
+  Result<v1::OperationEvent> Run();
+
+  // Of the last dump.
+  Status Prepare(const std::string& image, plan::PhaseScope& scope) override;
+  Result<Switched> Switch(plan::PhaseScope& scope) override;
+  std::string Place() const override { return fmt::format("ssh://{}/{}", request_.host(), job_); }
+
+ private:
+  objects::CallOptions Limits(seconds time) const { return {Deadline::In(time), call_.stop}; }
+  Status Look();
+  Status Connect();
+  Status Rounds();
+  Status CheckThere(const std::string& image);
+  Result<v1::OperationEvent> MoveNow();
+  Result<v1::MigrationRound> Send(const std::string& image, const Progress& progress,
+                                  const Deadline& deadline);
+  v1::DumpRequest DumpTo(const std::string& name) const;
+  std::string NewName();
+  void DeleteImages();
+  void End();
+
+  Call& call_;
+  const v1::MigrateRequest& request_;
+  std::string job_;  // or the process id, for messages
+  std::string log_;  // of the job, if it is the job's own
+  std::string prefix_;
+  bool runs_ = false;  // false: suspended, so there is nothing to copy ahead
+  std::unique_ptr<migration::SshCommand> ssh_;
+  std::unique_ptr<MigrationLink> link_;
+  std::unique_ptr<Way> way_;
+  std::optional<store::UnitNames> names_;
+  std::string there_;                // the other host's name for itself
+  std::vector<std::string> images_;  // names of complete images of this migration, here
+  std::vector<v1::MigrationRound> rounds_;
+  v1::OperationResult restored_;
+  bool keeps_last_ = false;  // it is unknown whether the program runs there
+  std::string lost_;         // then: why
+};
+
+std::string Migration::NewName() { return fmt::format("{}-{}", prefix_, images_.size() + 1); }
+
+v1::DumpRequest Migration::DumpTo(const std::string& name) const {
+  v1::DumpRequest dump = request_.dump();
+  dump.set_target(request_.target());
+  dump.set_name(name);
+  dump.set_compress("none");
+  return dump;
+}
+
+// Refuses what can be refused before the connection is made.
+Status Migration::Look() {
+  if (containers::IsReference(request_.target())) {
+    return FailUsage("a container cannot be migrated",
+                     "use the runtime's own checkpoint and restore: docs/containers.md");
+  }
+  STASIS_TRY(migration::CheckHost(request_.host()));
+  STASIS_ASSIGN(const auto target, ParseTarget(call_.paths, request_.target(), {}));
+  job_ = target.job.empty() ? request_.target() : target.job;
+  const jobs::Store store(call_.paths.jobs());
+  if (!target.job.empty()) {
+    STASIS_ASSIGN(const jobs::Job job, store.Load(target.job));
+    if (job.log == store.OwnLog(job.id)) log_ = job.log;
+  }
+  STASIS_ASSIGN(const Id128 id, Id128::Random());
+  prefix_ =
+      fmt::format("{}-moving-{}", target.job.empty() ? "pid" + job_ : job_, id.Hex().substr(0, 8));
+  STASIS_ASSIGN(const BlockSecret secret, NamingSecretOf(call_.paths));
+  names_.emplace(secret);
+  return {};
+}
+
+Status Migration::Connect() {
+  STASIS_ASSIGN(way_, Way::Open(call_, request_));
+  STASIS_ASSIGN(ssh_, migration::SshCommand::Start(call_.settings.migrate_ssh, request_.host(),
+                                                   call_.settings.migrate_remote_command));
+  UniqueFd socket = ssh_->TakeSocket();
+  UniqueFd output(::dup(socket.get()));
+  if (!output) return FailErrno(errno, "dup");
+  STASIS_ASSIGN(link_,
+                MigrationLink::Open(std::move(socket), std::move(output), Limits(kAnswerTime)));
+  v1::MigrationBegin begin;
+  begin.set_stasis_version(STASIS_VERSION);
+  begin.set_job(Utf8(job_));
+  begin.set_from(Utf8(HostName()));
+  if (way_->opened() != nullptr) {
+    const auto& id = way_->repository().info().id.bytes;
+    begin.set_via(request_.via().name());
+    begin.set_via_id(id.data(), id.size());
+  }
+  v1::MigrationBegun begun;
+  STASIS_TRY(
+      link_->Ask(MessageKind::kBegin, begin, MessageKind::kBegun, begun, Limits(kAnswerTime)));
+  there_ = begun.host();
+  return way_->OpenPipe(*link_, request_.host(), Limits(kAnswerTime));
+}
+
+// Sends the units of an image that the other host does not have.
+Result<v1::MigrationRound> Migration::Send(const std::string& image, const Progress& progress,
+                                           const Deadline& deadline) {
+  STASIS_ASSIGN(const auto reader, store::ImageReader::Open(image));
+  repository::PushOptions options;
+  options.names = &*names_;
+  options.trusts_index = true;
+  options.progress = progress;
+  options.stop = call_.stop;
+  options.deadline = deadline;
+  STASIS_ASSIGN(const auto report,
+                repository::Push(way_->repository(), *reader,
+                                 reader->path().substr(reader->path().rfind('/') + 1), options));
+  v1::MigrationRound round;
+  round.set_sent_bytes(report.new_bytes);
+  round.set_known_bytes(report.known_bytes);
+  round.set_send_s(report.seconds);
+  return round;
+}
+
+Status Migration::CheckThere(const std::string& image) {
+  v1::MigrationCheck check;
+  check.set_image(image);
+  *check.mutable_restore() = request_.restore();
+  v1::MigrationBegun ready;
+  return Annotate(
+      link_->Ask(MessageKind::kCheck, check, MessageKind::kBegun, ready, Limits(kCheckTime)),
+      fmt::format("{} cannot run it", request_.host()));
+}
+
+// Dumps and sends the program while it runs, until little is left to send. The first image is also
+// what the other host is asked about.
+Status Migration::Rounds() {
+  for (uint32_t round = 0; round < request_.max_rounds(); ++round) {
+    const std::string name = NewName();
+    v1::DumpRequest dump = DumpTo(name);
+    dump.set_leave_running(true);
+    STASIS_ASSIGN(const auto dumped, DumpToMove(call_, dump, nullptr));
+    images_.push_back(name);
+    STASIS_ASSIGN(v1::MigrationRound sent,
+                  Send(dumped.result().image(), BytesProgressOf(call_, "send"), Deadline()));
+    sent.set_dump_s(dumped.result().total_s());
+    rounds_.push_back(sent);
+    if (round == 0) STASIS_TRY(CheckThere(name));
+    if (sent.sent_bytes() <= kSmallRound) break;
+    if (round > 0 && static_cast<double>(sent.sent_bytes()) >
+                         kShrinks * static_cast<double>(rounds_[round - 1].sent_bytes())) {
+      break;
+    }
+  }
+  return {};
+}
+
+Status Migration::Prepare(const std::string& image, plan::PhaseScope& scope) {
+  images_.push_back(image.substr(image.rfind('/') + 1));
+  const auto progress = [&](uint64_t done, uint64_t total) {
+    scope.ReportBytes(done, total);
+    return !scope.Cancelled() && !scope.Abandoned();
+  };
+  STASIS_ASSIGN(const auto sent, Send(image, progress, scope.deadline()));
+  rounds_.push_back(sent);
+  scope.SetBytes(sent.sent_bytes());
+  v1::MigrationRestore restore;
+  restore.set_image(images_.back());
+  *restore.mutable_restore() = request_.restore();
+  if (!log_.empty()) restore.set_earlier_log(EndOfLog(log_));
+  const objects::CallOptions limits{scope.deadline(), call_.stop};
+  STASIS_TRY(link_->Send(MessageKind::kRestore, restore, limits));
+  v1::MigrationBegun ready;
+  return Annotate(link_->Await(MessageKind::kReady, ready, limits),
+                  fmt::format("{} cannot run it", request_.host()));
+}
+
+// From here on the program does not run here again unless the other host says that it failed.
+Result<HandOver::Switched> Migration::Switch(plan::PhaseScope& scope) {
+  const objects::CallOptions limits{scope.deadline(), {}};
+  v1::OperationEvent event;
+  keeps_last_ = true;
+  Status answered = link_->Send(MessageKind::kGo, v1::MigrationBegun(), limits);
+  if (answered) answered = link_->Await(MessageKind::kDone, event, limits);
+  if (answered) {
+    keeps_last_ = false;
+    restored_ = event.result();
+    return Switched::kRunsThere;
+  }
+  if (link_->refused()) {
+    keeps_last_ = false;
+    return Fail(std::move(answered).error());
+  }
+  lost_ = std::move(answered).error().ToString();
+  return Switched::kUnknown;
+}
+
+Result<v1::OperationEvent> Migration::MoveNow() {
+  STASIS_ASSIGN(auto event, DumpToMove(call_, DumpTo(NewName()), this));
+  v1::OperationResult& result = *event.mutable_result();
+  if (keeps_last_) {
+    Error error{Code::kUnavailable};
+    error.message = fmt::format(
+        "it is unknown whether the program runs on {}, because the connection was lost while the "
+        "program was switched over ({}). It was ended here, and its image {} is complete",
+        request_.host(), lost_, result.image());
+    error.hint = fmt::format(
+        "Run `stasis ps` on {}. If the program does not run there, `stasis restore {}` starts it "
+        "here.",
+        request_.host(), result.image());
+    error.not_undone = true;
+    return Fail(std::move(error));
+  }
+  // The account is that of the last dump.
+  result.set_verb("migrate");
+  result.set_job(restored_.job());
+  result.set_pid(restored_.pid());
+  result.clear_image();
+  double begun = -1, end = 0;
+  for (const v1::PhaseReport& phase : result.phases()) {
+    const std::string& name = phase.name();
+    if (begun < 0 && (name == "gate-close" || name == "gpu-lock" || name == "cpu-dump")) {
+      begun = phase.start_s();
+    }
+    if (name == HandOver::kPhase) end = phase.start_s() + phase.seconds();
+  }
+  result.set_pause_s(begun < 0 ? 0 : std::max(0.0, end - begun));
+  v1::Migration& migration = *result.mutable_migration();
+  migration.set_host(Utf8(request_.host()));
+  migration.set_via(Utf8(request_.via().name()));
+  for (const v1::MigrationRound& round : rounds_) *migration.add_rounds() = round;
+  *migration.mutable_restore_phases() = restored_.phases();
+  for (const std::string& note : restored_.notes()) {
+    result.add_notes(fmt::format("on {}: {}", Utf8(request_.host()), note));
+  }
+  return event;
+}
+
+// Images of the rounds, and the last one unless it may be the only copy of the program.
+void Migration::DeleteImages() {
+  v1::DeleteImagesRequest removal;
+  removal.set_store(request_.dump().store());
+  for (const std::string& name : images_) {
+    const bool last = &name == &images_.back();
+    if (last && keeps_last_) continue;
+    if (way_ && way_->opened() != nullptr) {
+      (void)repository::DeleteImage(way_->repository(), name, Limits(kAnswerTime));
+    }
+    const std::string store =
+        request_.dump().store().empty() ? call_.paths.images() : request_.dump().store();
+    if (PathExists(store + "/" + name)) removal.add_images(name);
+  }
+  if (removal.images_size() > 0) (void)api::DeleteImages(call_, removal);
+}
+
+void Migration::End() {
+  link_.reset();
+  if (ssh_) ssh_->Finish(Deadline::In(kFinishTime));
+}
+
+Result<v1::OperationEvent> Migration::Run() {
+  auto run = [&]() -> Result<v1::OperationEvent> {
+    STASIS_TRY(Look());
+    Status connected = Connect();
+    if (!connected) {
+      Error error = std::move(connected).error();
+      return Fail(ssh_ ? ssh_->Explain(std::move(error)) : std::move(error));
+    }
+    STASIS_TRY(Rounds());
+    return MoveNow();
+  };
+  auto event = run();
+  DeleteImages();
+  End();
+  return Annotate(std::move(event),
+                  fmt::format("cannot migrate {} to {}", request_.target(), request_.host()));
+}
+
+}  // namespace
+
+Result<v1::OperationEvent> Migrate(Call& call, const v1::MigrateRequest& request) {
+  return Migration(call, request).Run();
+}
+
+}  // namespace stasis::api

@@ -1,0 +1,50 @@
+#include "api/migration_link.h"
+
+#include <fmt/format.h>
+
+#include "api/error_message.h"
+
+namespace stasis::api {
+
+Status ParseMessage(const migration::Frame& frame, google::protobuf::MessageLite& message) {
+  if (message.ParseFromString(frame.header)) return {};
+  return Fail(Code::kInvalidArgument,
+              fmt::format("the other host sent a damaged message of type {}", frame.type));
+}
+
+Result<std::unique_ptr<MigrationLink>> MigrationLink::Open(UniqueFd input, UniqueFd output,
+                                                           const objects::CallOptions& limits) {
+  STASIS_ASSIGN(auto channel,
+                migration::Channel::Open(std::move(input), std::move(output), limits));
+  return std::unique_ptr<MigrationLink>(new MigrationLink(std::move(channel)));
+}
+
+Status MigrationLink::Send(MessageKind kind, const google::protobuf::MessageLite& message,
+                           const objects::CallOptions& limits) {
+  const std::string text = message.SerializeAsString();
+  return channel_->Send({static_cast<uint16_t>(kind), text, {}}, limits);
+}
+
+Status MigrationLink::Await(MessageKind kind, google::protobuf::MessageLite& answer,
+                            const objects::CallOptions& limits) {
+  for (;;) {
+    STASIS_ASSIGN(const migration::Frame frame, channel_->Receive({}, limits));
+    const auto got = static_cast<MessageKind>(frame.type);
+    if (got == MessageKind::kProgress) continue;
+    if (got == kind) return ParseMessage(frame, answer);
+    v1::MigrationFailed failed;
+    if (got != MessageKind::kFailed) {
+      return Fail(Code::kInvalidArgument,
+                  fmt::format("the other host sent message {} in place of {}", frame.type,
+                              static_cast<uint16_t>(kind)));
+    }
+    STASIS_TRY(ParseMessage(frame, failed));
+    refused_ = !failed.may_run();
+    Error error = DecodeError(failed.error());
+    // Whatever is left there, nothing was changed here.
+    error.not_undone = false;
+    return Fail(std::move(error));
+  }
+}
+
+}  // namespace stasis::api

@@ -1,0 +1,64 @@
+// The messages of a migration (proto/stasis/v1/migration.proto) on the channel between both hosts.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/fd.h"
+#include "base/result.h"
+#include "migration/channel.h"
+#include "objects/object_store.h"
+#include "stasis/v1/migration.pb.h"
+
+namespace stasis::api {
+
+// Numbers of the protocol: never change the meaning of one.
+enum class MessageKind : uint16_t {
+  kBegin = 100,     // MigrationBegin
+  kBegun = 101,     // MigrationBegun; also the answer to kCheck
+  kCheck = 102,     // MigrationCheck
+  kRestore = 103,   // MigrationRestore
+  kProgress = 104,  // OperationEvent, any number before kReady and kDone
+  kReady = 105,     // MigrationBegun: the program is complete and waits
+  kGo = 106,        // MigrationBegun: let it run
+  kDone = 107,      // OperationEvent with the result: it runs
+  kFailed = 108,    // MigrationFailed, the answer to any request
+};
+
+// Not thread-safe: one call at a time, and none while PipedStore uses the channel.
+class MigrationLink {
+ public:
+  // Exchanges greetings with the other side.
+  static Result<std::unique_ptr<MigrationLink>> Open(UniqueFd input, UniqueFd output,
+                                                     const objects::CallOptions& limits);
+
+  migration::Channel& channel() { return *channel_; }
+
+  Status Send(MessageKind kind, const google::protobuf::MessageLite& message,
+              const objects::CallOptions& limits);
+  // Receives until a message of this kind. Returns the error of a kFailed message, and ignores
+  // kProgress.
+  Status Await(MessageKind kind, google::protobuf::MessageLite& answer,
+               const objects::CallOptions& limits);
+  Status Ask(MessageKind kind, const google::protobuf::MessageLite& message,
+             MessageKind answer_kind, google::protobuf::MessageLite& answer,
+             const objects::CallOptions& limits) {
+    STASIS_TRY(Send(kind, message, limits));
+    return Await(answer_kind, answer, limits);
+  }
+  // After an error of Await: whether the other side has said that it failed, and that the program
+  // does not run there.
+  bool refused() const { return refused_; }
+
+ private:
+  explicit MigrationLink(std::unique_ptr<migration::Channel> channel)
+      : channel_(std::move(channel)) {}
+
+  std::unique_ptr<migration::Channel> channel_;
+  bool refused_ = false;
+};
+
+// Decodes the header of a frame; returns kInvalidArgument if it is not such a message.
+Status ParseMessage(const migration::Frame& frame, google::protobuf::MessageLite& message);
+
+}  // namespace stasis::api

@@ -1,0 +1,34 @@
+// Dumps and restores with what no request can express. The methods for requests are in methods.h.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "api/call.h"
+#include "base/result.h"
+#include "operations/dump.h"
+#include "plan/plan.h"
+#include "repository/pull.h"
+#include "repository/repository.h"
+#include "stasis/v1/stasis.pb.h"
+
+namespace stasis::api {
+
+// A dump of a program that moves to another host: of a round while it runs, without `hand_over`, or
+// the last one. Its image is not recorded as a checkpoint of the job.
+Result<v1::OperationEvent> DumpToMove(Call& call, const v1::DumpRequest& request,
+                                      operations::HandOver* hand_over);
+
+// An image whose GPU memory goes from a repository straight to the arenas.
+struct StreamedSource {
+  const repository::Repository& repository;
+  std::string name;                                       // of the image
+  repository::PullOptions options;                        // without progress
+  std::string earlier_log;                                // RestoreOptions::earlier_log
+  std::function<Status(plan::PhaseScope&)> before_adopt;  // RestoreOptions::before_adopt
+};
+// The request's `source` names the image for the user. The result's `transfer` has no place.
+Result<v1::OperationEvent> RestoreStreamed(Call& call, const v1::RestoreRequest& request,
+                                           StreamedSource source);
+
+}  // namespace stasis::api

@@ -1,0 +1,235 @@
+// The side of a migration that gets the program.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "api/error_message.h"
+#include "api/migrate.h"
+#include "api/migration_link.h"
+#include "api/operate.h"
+#include "api/repository_choice.h"
+#include "api/utf8.h"
+#include "base/deadline.h"
+#include "base/file.h"
+#include "base/secret.h"
+#include "migration/store_server.h"
+#include "objects/folder_store.h"
+#include "repository/sealing.h"
+#include "store/beneath.h"
+#include "store/image_folder.h"
+#include "store/unit_names.h"
+
+namespace stasis::api {
+namespace {
+
+using std::chrono::seconds;
+
+constexpr seconds kReplyTime{60};
+constexpr seconds kGreetingTime{60};
+// After this time without a message the other host counts as lost: it may be dumping a program of
+// hundreds of gigabytes meanwhile.
+constexpr seconds kSilence{4 * 3600};
+constexpr size_t kMostEarlierLogBytes = 1 << 20;
+
+// The objects that arrive on the connection, in a hidden folder of the store of images. A sweep
+// removes it if this process is killed.
+class Incoming {
+ public:
+  static Result<std::unique_ptr<Incoming>> Begin(const std::string& store) {
+    std::unique_ptr<Incoming> incoming(new Incoming(store));
+    STASIS_TRY(MakeDirs(store));
+    STASIS_ASSIGN(incoming->hidden_, store::MakeHidden(store, "migration", store::kPartial));
+    STASIS_ASSIGN(incoming->objects_,
+                  objects::FolderStore::Open(store + "/" + incoming->hidden_.name));
+    return incoming;
+  }
+  ~Incoming() {
+    objects_.reset();
+    if (hidden_.name.empty()) return;
+    if (auto folder = store::OpenFolder(store_)) {
+      (void)store::RemoveHidden(folder->get(), store_, hidden_.name);
+    }
+  }
+  Incoming(const Incoming&) = delete;
+
+  objects::ObjectStore& objects() { return *objects_; }
+
+ private:
+  explicit Incoming(std::string store) : store_(std::move(store)) {}
+  const std::string store_;
+  store::Hidden hidden_;
+  std::unique_ptr<objects::FolderStore> objects_;
+};
+
+class MigrationReceiver {
+ public:
+  MigrationReceiver(Call& call, MigrationLink& link) : call_(call), link_(link) {}
+  Status Serve();
+
+ private:
+  objects::CallOptions Limits(seconds time) const { return {Deadline::In(time), call_.stop}; }
+  Status Handle(migration::Frame& frame);
+  Status Begin(const migration::Frame& frame);
+  Status Check(const migration::Frame& frame);
+  Status Restore(const migration::Frame& frame);
+  Result<v1::OperationEvent> RestoreImage(const std::string& image, v1::RestoreRequest request,
+                                          std::string earlier_log, bool waits);
+  Result<const repository::Repository*> Repository();
+  Status AwaitGo(plan::PhaseScope& scope);
+  Status Answer(MessageKind kind, const google::protobuf::MessageLite& message) {
+    return link_.Send(kind, message, Limits(kReplyTime));
+  }
+  Status AnswerFailed(const Error& error, bool may_run);
+
+  Call& call_;
+  MigrationLink& link_;
+  v1::MigrationBegin begin_;
+  bool begun_ = false;
+  std::unique_ptr<Incoming> incoming_;
+  std::unique_ptr<repository::OpenedRepository> opened_;  // the repository of --via
+  std::unique_ptr<repository::Sealing> sealing_;
+  std::optional<repository::Repository> piped_;
+  bool went_ = false;  // the program was allowed to run
+};
+
+Status MigrationReceiver::AnswerFailed(const Error& error, bool may_run) {
+  v1::MigrationFailed failed;
+  *failed.mutable_error() = EncodeError(error);
+  failed.set_may_run(may_run);
+  return Answer(MessageKind::kFailed, failed);
+}
+
+v1::MigrationBegun ThisHost() {
+  char name[256] = {};
+  (void)::gethostname(name, sizeof name - 1);
+  v1::MigrationBegun begun;
+  begun.set_stasis_version(STASIS_VERSION);
+  begun.set_host(Utf8(name));
+  return begun;
+}
+
+Status MigrationReceiver::Begin(const migration::Frame& frame) {
+  if (begun_) return Fail(Code::kInvalidArgument, "a migration begins twice");
+  STASIS_TRY(ParseMessage(frame, begin_));
+  if (begin_.via().empty()) {
+    STASIS_ASSIGN(incoming_, Incoming::Begin(call_.paths.images()));
+  } else {
+    v1::RepositoryChoice choice;
+    choice.set_name(begin_.via());
+    STASIS_ASSIGN(opened_, OpenRepository(call_, choice, Deadline::In(kReplyTime)));
+    const auto& id = opened_->repository().info().id.bytes;
+    if (begin_.via_id() != std::string(id.begin(), id.end())) {
+      return Fail(Code::kFailedPrecondition, Domain::kImage, 0,
+                  fmt::format("the repository {} of this host is another one than that of {}",
+                              begin_.via(), Utf8(begin_.from())),
+                  "add the same repository under one name on both hosts");
+    }
+  }
+  begun_ = true;
+  return Answer(MessageKind::kBegun, ThisHost());
+}
+
+Result<const repository::Repository*> MigrationReceiver::Repository() {
+  if (opened_) return &opened_->repository();
+  if (!piped_) {
+    STASIS_ASSIGN(auto info, repository::ReadRepositoryInfo(incoming_->objects(), {}));
+    if (info.is_sealed) return Fail(Code::kInvalidArgument, "the images are encrypted");
+    sealing_ = repository::PlainSealing();
+    piped_.emplace(incoming_->objects(), std::move(info), *sealing_);
+  }
+  return &*piped_;
+}
+
+// The user of this process may run any program here, so an image that comes in the name of this
+// user is as trusted as its commands.
+Result<v1::OperationEvent> MigrationReceiver::RestoreImage(const std::string& image,
+                                                           v1::RestoreRequest request,
+                                                           std::string earlier_log, bool waits) {
+  STASIS_TRY(store::CheckImageName(image));
+  STASIS_ASSIGN(const repository::Repository* repository, Repository());
+  STASIS_ASSIGN(const BlockSecret naming, NamingSecretOf(call_.paths));
+  const store::UnitNames names(naming);
+  repository::PullOptions pull;
+  pull.names = &names;
+  pull.write.packs.bytes = call_.settings.pack_bytes;
+  pull.stop = call_.stop;
+  request.set_source(fmt::format("{} from {}", Utf8(begin_.job()), Utf8(begin_.from())));
+  request.set_trust_image(true);
+  if (request.gpu_map().empty()) request.set_gpu_map("auto");
+  request.mutable_options()->set_dry_run(!waits);
+  StreamedSource source{*repository, image, std::move(pull), std::move(earlier_log), {}};
+  if (waits) source.before_adopt = [this](plan::PhaseScope& scope) { return AwaitGo(scope); };
+  return RestoreStreamed(call_, request, std::move(source));
+}
+
+Status MigrationReceiver::AwaitGo(plan::PhaseScope& scope) {
+  const objects::CallOptions limits{scope.deadline(), call_.stop};
+  STASIS_TRY(link_.Send(MessageKind::kReady, ThisHost(), limits));
+  v1::MigrationBegun go;
+  STASIS_TRY(Annotate(link_.Await(MessageKind::kGo, go, limits),
+                      "wait until the program is stopped for good on the other host"));
+  went_ = true;
+  return {};
+}
+
+Status MigrationReceiver::Check(const migration::Frame& frame) {
+  v1::MigrationCheck check;
+  STASIS_TRY(ParseMessage(frame, check));
+  STASIS_TRY(RestoreImage(check.image(), check.restore(), {}, /*waits=*/false));
+  return Answer(MessageKind::kBegun, ThisHost());
+}
+
+Status MigrationReceiver::Restore(const migration::Frame& frame) {
+  v1::MigrationRestore restore;
+  STASIS_TRY(ParseMessage(frame, restore));
+  std::string log = restore.earlier_log();
+  if (log.size() > kMostEarlierLogBytes) log.erase(0, log.size() - kMostEarlierLogBytes);
+  STASIS_ASSIGN(const auto event,
+                RestoreImage(restore.image(), restore.restore(), std::move(log), /*waits=*/true));
+  return Answer(MessageKind::kDone, event);
+}
+
+Status MigrationReceiver::Handle(migration::Frame& frame) {
+  const auto kind = static_cast<MessageKind>(frame.type);
+  if (kind == MessageKind::kBegin) return Begin(frame);
+  if (!begun_) return Fail(Code::kInvalidArgument, "the migration has not begun");
+  if (kind == MessageKind::kCheck) return Check(frame);
+  if (kind == MessageKind::kRestore) return Restore(frame);
+  return Fail(Code::kInvalidArgument, fmt::format("unknown message {}", frame.type));
+}
+
+Status MigrationReceiver::Serve() {
+  for (;;) {
+    auto frame = link_.channel().Receive({}, Limits(kSilence));
+    if (!frame) {
+      // The other host closes the connection at the end, also after its own errors.
+      if (frame.error().code == Code::kUnavailable) return {};
+      return Fail(std::move(frame).error());
+    }
+    if (incoming_) {
+      STASIS_ASSIGN(const bool served,
+                    migration::ServeObjectRequest(incoming_->objects(), *frame, link_.channel(),
+                                                  Limits(kSilence)));
+      if (served) continue;
+    }
+    Status handled = Handle(*frame);
+    if (handled) continue;
+    STASIS_TRY(AnswerFailed(handled.error(), went_ && handled.error().not_undone));
+  }
+}
+
+}  // namespace
+
+Status ReceiveMigration(Call& call, UniqueFd input, UniqueFd output) {
+  STASIS_ASSIGN(const auto link, MigrationLink::Open(std::move(input), std::move(output),
+                                                     {Deadline::In(kGreetingTime), call.stop}));
+  // Progress goes to the other host, whose user waits.
+  call.emit = nullptr;
+  return MigrationReceiver(call, *link).Serve();
+}
+
+}  // namespace stasis::api
