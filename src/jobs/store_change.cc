@@ -268,6 +268,8 @@ Status Store::Delete(const std::string& id) const {
       job = LookAt(unknown);
     }
   }
+  // A killed start or restore: the lock that makes it look as if it was starting is ours.
+  if (job && job->state == State::kStarting && held) job->state = State::kLost;
   if (job && !HasEnded(job->state)) {
     return Fail(Code::kFailedPrecondition,
                 "job " + id + " is " + std::string(StateName(job->state)),

@@ -46,6 +46,13 @@ TEST_F(StoreTest, CreatedJobIsListedAsStarting) {
   EXPECT_EQ(ExitCode(busy.error()), 7);
 }
 
+TEST_F(StoreTest, DeletesAJobWhoseStartWasKilled) {
+  { ASSERT_TRUE(Create("a")); }
+  EXPECT_EQ(Look("a").state, State::kLost);
+  EXPECT_TRUE(store.Delete("a"));
+  EXPECT_TRUE(Names().empty());
+}
+
 TEST_F(StoreTest, GeneratedNamesAreValidAndDiffer) {
   std::vector<Claim> claims;
   for (int i = 0; i < 20; ++i) {

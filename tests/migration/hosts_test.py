@@ -32,7 +32,7 @@ class Sshd(threading.Thread):
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.bind(str(host.world.folder / f"{host.name}.sshd"))
         self.socket.listen()
-        self.connection = None
+        self.connection = self.last = None
         self.start()
 
     def run(self):
@@ -46,10 +46,12 @@ class Sshd(threading.Thread):
             self.host.world.own(process.pid)
             for fd in fds:
                 os.close(fd)
-            threading.Thread(target=self.await_end, args=(process, client), daemon=True).start()
+            self.last = threading.Thread(target=self.await_end, args=(process, client, self.connection), daemon=True)
+            self.last.start()
 
-    def await_end(self, process, client):
+    def await_end(self, process, client, connection):
         code = process.wait()
+        connection.close()
         self.host.world.disown(process.pid)
         try:
             client.send(str(code if code >= 0 else 255).encode())
@@ -139,8 +141,9 @@ def end(*hosts, name="job"):
         if host.runs(name):
             host("kill", name)
             host("wait", name, expect=None)
-        if host.job(name):
-            host("delete", name)
+        # Helpers of a killed restore may hold the job for a moment.
+        wait_until(lambda: not host.job(name) or host("delete", name, expect=None).code == 0, 30,  # noqa: B023
+                   lambda: f"{name} stays on {host.name}")  # noqa: B023
 
 
 def expect_only(here, there, name="job"):
@@ -228,6 +231,7 @@ SOURCE_PHASES = [("describe", "before", "a"), ("commit", "after", "a"), ("hand-o
 
 def source_killed(world, a, b):
     for phase, when, runs_on in SOURCE_PHASES:
+        print(f"source killed: {phase} {when}", flush=True)
         start(a)
         a("migrate", "job", "b", "--rounds", "1", env={"STASIS_FAULT": f"{phase}:{when}:die"}, expect=-9)
         settle(a, b)
@@ -245,6 +249,8 @@ def source_killed(world, a, b):
 
 def settle(*hosts):
     for host in hosts:
+        if host.sshd.last:
+            host.sshd.last.join(60)
         wait_until(lambda: not journal(host), 60, lambda: f"{host.name}: {journal(host)}")  # noqa: B023
 
 
@@ -269,6 +275,7 @@ def target_fails(a, b):
     """It fails, or is killed: the program runs on here, except if it is unknown whether it runs there."""
     for phase, when in TARGET_PHASES:
         for how in ("fail", "die"):
+            print(f"target: {phase} {when} {how}", flush=True)
             start(a)
             b.more_env = {"STASIS_FAULT": f"{phase}:{when}:{how}"}
             done = a("migrate", "job", "b", "--rounds", "1", expect=None)
