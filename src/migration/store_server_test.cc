@@ -8,7 +8,44 @@
 namespace stasis::migration {
 namespace {
 
+using objects::CallOptions;
 using objects::testing::MemoryStore;
+
+// A store that checks nothing and records that it was asked.
+class RecordingStore final : public objects::ObjectStore {
+ public:
+  Status Put(const std::string&, std::span<const std::string_view>, const CallOptions&) override {
+    return Note();
+  }
+  Status Get(const std::string&, uint64_t, uint64_t, objects::Sink&, const CallOptions&) override {
+    return Note();
+  }
+  Result<std::string> GetWhole(const std::string&, uint64_t most, const CallOptions&) override {
+    max_bytes = most;
+    return Note().map([] { return std::string(); });
+  }
+  Result<objects::ListPage> List(const std::string&, const std::string&, uint32_t,
+                                 const CallOptions&) override {
+    return Note().map([] { return objects::ListPage(); });
+  }
+  Status Delete(const std::string&, const CallOptions&) override { return Note(); }
+  Result<uint64_t> RemoveLeftovers(std::chrono::seconds age, const CallOptions&) override {
+    older_than = age;
+    return Note().map([] { return uint64_t{3}; });
+  }
+  std::string Name() const override { return "recording"; }
+  objects::Counters counters() const override { return {}; }
+
+  int calls = 0;
+  uint64_t max_bytes = 0;
+  std::chrono::seconds older_than{0};
+
+ private:
+  Status Note() {
+    ++calls;
+    return {};
+  }
+};
 
 class StoreServerTest : public ::testing::Test {
  protected:
@@ -20,7 +57,7 @@ class StoreServerTest : public ::testing::Test {
     const std::string_view pieces[] = {payload};
     STASIS_TRY(client_->Send({static_cast<uint16_t>(type), header, pieces}, {}));
     STASIS_ASSIGN(const Frame request, server_->Receive({}, {}));
-    STASIS_ASSIGN(const bool served, ServeObjectRequest(store_, request, *server_, {}));
+    STASIS_ASSIGN(const bool served, ServeObjectRequest(*used_, request, *server_, {}));
     EXPECT_TRUE(served);
     STASIS_ASSIGN(const Frame frame, client_->Receive({}, {}));
     wire::ObjectReply reply;
@@ -35,6 +72,8 @@ class StoreServerTest : public ::testing::Test {
 
   testing::ChannelPtr client_, server_;
   MemoryStore store_;
+  RecordingStore recording_;
+  objects::ObjectStore* used_ = &store_;
 };
 
 TEST_F(StoreServerTest, LeavesOtherMessagesToItsCaller) {
@@ -53,10 +92,7 @@ TEST_F(StoreServerTest, LeavesOtherMessagesToItsCaller) {
 }
 
 TEST_F(StoreServerTest, RefusesBadKeysBeforeTheStoreIsAsked) {
-  store_.set_hook([](auto, const auto&) -> Status {
-    ADD_FAILURE() << "the store was asked";
-    return {};
-  });
+  used_ = &recording_;
   for (const std::string& key : {std::string(), std::string("../a"), std::string("/etc/passwd"),
                                  std::string("a\0b", 3), std::string(600, 'k')}) {
     wire::ObjectRequest request;
@@ -73,6 +109,7 @@ TEST_F(StoreServerTest, RefusesBadKeysBeforeTheStoreIsAsked) {
   list.set_limit(1);
   list.set_key("../");
   EXPECT_CODE(Ask(ObjectMessage::kList, list), Code::kInvalidArgument);
+  EXPECT_EQ(recording_.calls, 0);
 }
 
 TEST_F(StoreServerTest, RefusesDamagedAndUnexpectedRequests) {
@@ -106,10 +143,16 @@ TEST_F(StoreServerTest, AnObjectThatArrivesInPartIsNotStored) {
   EXPECT_TRUE(store_.Objects().empty());
 }
 
-TEST_F(StoreServerTest, AnyAgeOfLeftoversIsTaken) {
+TEST_F(StoreServerTest, BoundsNumbersThatAreTooLarge) {
+  used_ = &recording_;
   wire::ObjectRequest request;
+  request.set_key("key");
+  request.set_bytes(UINT64_MAX);
+  EXPECT_SUCCESS(Ask(ObjectMessage::kGetWhole, request));
+  EXPECT_EQ(recording_.max_bytes, kMaxPayloadBytes);
   request.set_older_than_s(UINT64_MAX);
-  EXPECT_SUCCESS(Ask(ObjectMessage::kRemoveLeftovers, request));
+  EXPECT_EQ(Ask(ObjectMessage::kRemoveLeftovers, request)->removed(), 3u);
+  EXPECT_GT(recording_.older_than, std::chrono::hours(24 * 365));
 }
 
 }  // namespace
