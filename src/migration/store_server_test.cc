@@ -138,8 +138,7 @@ TEST_F(StoreServerTest, AnObjectThatArrivesInPartIsNotStored) {
   ::shutdown(raw.peer.get(), SHUT_WR);
   const auto frame = raw.channel->Receive({}, {});
   ASSERT_TRUE(frame);
-  const auto served = ServeObjectRequest(store_, *frame, *raw.channel, {});
-  EXPECT_CODE(served, Code::kUnavailable);
+  EXPECT_CODE(ServeObjectRequest(store_, *frame, *raw.channel, {}), Code::kUnavailable);
   EXPECT_TRUE(store_.Objects().empty());
 }
 
