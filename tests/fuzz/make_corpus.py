@@ -282,7 +282,34 @@ def locations():
         put("location", name, text.encode())
 
 
+def store_messages():
+    """Requests and replies of src/migration, in the form that store_server_fuzz.cc makes frames of."""
+    def text(field, value):
+        return varint(field << 3 | 2) + varint(len(value)) + value
+
+    def number(field, value):
+        return varint(field << 3) + varint(value)
+
+    def frame(kind, header, payload=b""):
+        return struct.pack("<BHH", kind, len(header), len(payload)) + header + payload
+
+    key = text(1, b"a/key")
+    put("store_server", "requests", frame(1, key, b"an object") + frame(2, key + number(2, 3) + number(3, 6)) +
+        frame(3, key + number(3, 100)) + frame(4, text(1, b"a/") + text(4, b"a/a") + number(5, 2)) + frame(5, key) +
+        frame(6, number(6, 3600)))
+    put("store_server", "bad-requests", frame(1, text(1, b"../key"), b"an object") + frame(2, key, b"payload") +
+        frame(4, number(5, 1001)) + frame(9, b"other", b"message"))
+    error = number(1, 5) + number(2, 1) + number(3, 2) + text(4, b"there is no object") + text(5, b"hint") + number(6, 1)
+    objects = b"".join(text(2, text(1, name) + number(2, 7)) for name in (b"a/c", b"a/d"))
+    put("store_server", "replies", frame(7, b"", b"12345") + frame(7, b"", b"123456") + frame(7, objects + number(3, 1)) +
+        frame(7, number(4, 9)) + frame(7, b""))
+    put("store_server", "errors", frame(7, text(1, error)) * 5)
+    put("store_server", "raw", struct.pack("<HHIQ", 1, 0, len(key), 4) + key + b"data")
+    put("store_server", "raw-too-long", struct.pack("<HHIQ", 1, 0, len(key), (1 << 64) - 1) + key + b"data")
+
+
 if __name__ == "__main__":
+    store_messages()
     s3_answers()
     s3_credentials()
     locations()

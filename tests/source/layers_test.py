@@ -33,6 +33,8 @@ ALLOWED = {
     # Remote images: their protocol, encryption and keys.
     'repository': 'objects store base',
     'store': 'base',
+    # The channel to the other host of a migration, and objects through it.
+    'migration': 'objects base',
     'objects': 'base',
     'criu': 'ipc process base abi',
     'agent_client': 'agent_protocol ipc process base',
