@@ -366,6 +366,8 @@ Result<v1::OperationEvent> Migration::Run() {
       Error error = std::move(connected).error();
       return Fail(ssh_ ? ssh_->Explain(std::move(error)) : std::move(error));
     }
+    // What the other host would refuse is known when it has an image.
+    if (request_.dump().options().dry_run()) return DumpToMove(call_, DumpTo(NewName()), this);
     STASIS_TRY(Rounds());
     return MoveNow();
   };

@@ -81,8 +81,9 @@ void RegisterRestore(App app, const std::function<void(Action)>& select) {
       "-a,--attach", options->attach,
       "Stay attached: show the program's terminal or output, and exit with its exit code");
   options->attach_flags.AddTo(verb);
-  verb->add_option("--gpu-map", options->gpu_map,
-                   "Move to other GPUs: OLD=NEW,... by UUID, index or name");
+  verb->add_option(
+      "--gpu-map", options->gpu_map,
+      "Move to other GPUs: OLD=NEW,... by UUID, index or name; auto: replace missing GPUs");
   verb->add_flag("--new-pidns", options->new_pidns,
                  "Restore into a new pid namespace, so that its process ids need not be free here");
   verb->add_flag(

@@ -100,7 +100,7 @@ def other_shells(world):
             demand(found == sorted(offered), f"{shell}: `{line}` gives {found}, not {sorted(offered)}")
 
         expect("stasis su", "suspend")
-        expect("stasis --json re", "recover", "repo", "restore", "resume")
+        expect("stasis --json re", "receive", "recover", "repo", "restore", "resume")
         expect("stasis image ", "delete", "gc", "inspect", "ls", "pull", "push", "verify")
         expect("stasis dump ", "alpha", "beta")
         expect("stasis logs -f al", "alpha")
@@ -121,7 +121,7 @@ def bash(world):
 
     expect("stasis su", "suspend")
     expect("stasis --json su", "suspend")
-    expect("stasis re", "recover", "repo", "restore", "resume")
+    expect("stasis re", "receive", "recover", "repo", "restore", "resume")
     expect("stasis image ", "delete", "gc", "inspect", "ls", "pull", "push", "verify")
     expect("stasis image -d note.txt l", "ls")
     expect("stasis dump ", "alpha", "beta")

@@ -16,8 +16,8 @@ import sys
 ALLOWED = {
     'bench': 'cli api operations checks gpu_state plan jobs dataplane device config base abi',
     'cli': 'api config base abi',
-    'api': 'operations checks gpu_state plan jobs shim health containers dataplane repository store device config process base '
-           'abi',
+    'api': 'operations checks gpu_state plan jobs shim health containers dataplane repository store migration objects device '
+           'config process base abi',
     'operations': 'checks checkpoint gpu_state plan jobs repository store criu device agent_client ipc process config base',
     'checks': 'checkpoint gpu_state plan jobs containers repository store criu device agent_client process base',
     'checkpoint': 'gpu_state plan jobs dataplane store criu ipc process base',
