@@ -9,7 +9,7 @@ import sys
 
 from fast_path import ENDED_MIB, GIB, SOFT, Program, account_text, cycle, gpus, gpus_of, median_s, settle, this_machine
 from fast_path import used_mib
-from harness import StepFailed, demand, is_alive, tail, wait_until
+from harness import StepFailed, demand, is_alive, run, tail, wait_until
 from nccl import Ranks
 from ride import descendants, sequence_is_whole
 from single import helpers
@@ -39,10 +39,12 @@ def all_there(machine, count):
 
 
 def end(job):
-    """Kills the program and waits for its end, because a program that still holds its GPU disturbs the
-    next one."""
+    """Kills all processes of the job and waits for their end, because a process that still holds a GPU
+    disturbs the next program."""
     pids = [job.pid, *descendants(job.pid)]
     job.kill()
+    # Children of a dead rank 0 are no longer below it, but they belong to the job.
+    job.machine.stasis(None, "kill", job.name, "--signal", "KILL", expect=None)
     try:
         wait_until(lambda: not any(map(is_alive, pids)), 30, f"the end of {job.name}")
     except StepFailed as failure:
@@ -350,9 +352,15 @@ def phase_table(title, accounts):
 
 # All steps.
 
+def gpu_count():
+    if SOFT:
+        return int(os.environ["SOFTGPU_DEVICES"])
+    listed = sum(line.startswith("GPU ") for line in run(["nvidia-smi", "--list-gpus"], 30).out.splitlines())
+    return int(os.environ.get("GPUS", listed))
+
+
 def steps(machine):
-    machine.report.step_name = "machine"
-    count = int(os.environ.get("GPUS", "0")) or len(gpus(machine))
+    count = gpu_count()
     counts = [n for n in (1, 2, 4, 8) if n <= count]
     rotation = ",".join(f"{n}={(n + 1) % count}" for n in range(count))
     scale = Scale(machine)

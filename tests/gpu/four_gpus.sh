@@ -16,5 +16,5 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 # Multicast can disable the GPUs of a whole host.
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1
-export SOFTGPU_DEVICES="${SOFTGPU_DEVICES:-4}"
+export SOFTGPU_DEVICES="${SOFTGPU_DEVICES:-4}" SOFTGPU_DIR="${SOFTGPU_DIR:-/tmp/softgpu-four-gpus}"
 exec python3 "$here/four_gpus.py" "$@"
