@@ -54,7 +54,8 @@ class Containerd(Runc):
         self.output.mkdir(parents=True)
         self.socket = self.folder / "sock"
         # containerd's shims keep runc's state in /run/containerd/runc/NAMESPACE, whatever its daemon's folders are.
-        self.namespace = world.folder.name
+        # containerd refuses a name such as "world-a__b_", which mkdtemp may make.
+        self.namespace = world.folder.name.replace("_", "0")
         self.env["CONTAINERD_NAMESPACE"] = self.namespace
         settings = self.folder / "config.toml"
         settings.write_text(

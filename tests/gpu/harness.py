@@ -33,6 +33,7 @@ class Report:
     """The results of steps and all measurements, in memory and, after every step, on disk."""
 
     LOG_LIMIT = 256 * 1024
+    NOTE_LINES = 100  # of a step, in the summary
 
     def __init__(self, out_dir, budget_s, name):
         self.out = pathlib.Path(out_dir)
@@ -111,7 +112,7 @@ class Report:
         for row in self.rows:
             lines.append(f"{row['result']}  {row['seconds']:7.2f} s  {row['step']}")
             if row["note"]:
-                lines += ["        " + line for line in row["note"].splitlines()[:16]]
+                lines += ["        " + line for line in row["note"].splitlines()[:self.NOTE_LINES]]
             lines += ["        " + number_line(n) for n in self.numbers_of(row["step"])]
         if self.times:
             lines += ["", "seconds  subject: what"]

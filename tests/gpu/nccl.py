@@ -9,7 +9,7 @@ import sys
 import time
 
 from harness import Report, demand, is_alive, run, wait_until
-from ride import Job, Machine, descendants, sequence_is_whole
+from ride import Job, Machine, descendants, device_files, sequence_is_whole
 
 RANKS = pathlib.Path(__file__).resolve().parent / "nccl_ranks.py"
 
@@ -26,14 +26,23 @@ SETTINGS = {
 
 
 class Ranks:
-    def __init__(self, machine, name):
+    def __init__(self, machine, name, setting=None, command=None):
+        """`setting`: like a value of SETTINGS; `command`: another program in the place of RANKS."""
         self.machine, self.name = machine, name
-        self.settings, self.words, self.refusal = SETTINGS[name]
+        self.settings, words, self.refusal = setting or SETTINGS[name]
+        self.command = command or [sys.executable, RANKS, *words]
         self.job = None
 
     def begin(self):
         debug = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,P2P,SHM,GRAPH"}
-        self.job = Job(self.machine, self.name, [sys.executable, RANKS, *self.words], env={**self.settings, **debug})
+        self.job = Job(self.machine, self.name, self.command, env={**self.settings, **debug})
+
+    def pids(self):
+        return [self.job.pid, *descendants(self.job.pid)]
+
+    def gpu_files(self):
+        """Returns the GPU files that any rank holds."""
+        return [] if self.machine.soft else [file for pid in self.pids() for file in device_files(pid)]
 
     def transports(self):
         """Returns the transports that NCCL reports."""
@@ -43,17 +52,17 @@ class Ranks:
         try:
             return function()
         except BaseException:
-            for pid in [self.job.pid, *descendants(self.job.pid)]:
-                run(["sh", "-c", f"for t in /proc/{pid}/task/*; do echo $t $(cat $t/comm $t/wchan); done"], 5,
-                    self.machine.log(self.machine.report.step_name))
-            self.job.kill()
+            if self.job:
+                for pid in self.pids():
+                    run(["sh", "-c", f"for t in /proc/{pid}/task/*; do echo $t $(cat $t/comm $t/wchan); done"], 5,
+                        self.machine.log(self.machine.report.step_name))
+                self.job.kill()
             time.sleep(0.5)
             self.machine.stasis(None, "recover", timeout_s=30, expect=None)
             raise
 
-    def suspend(self):
-        """Three times; the all-reduce after each must be right, otherwise the program prints
-        FAILED."""
+    def suspend(self, times=3):
+        """The collectives after each must be right, otherwise the program prints FAILED."""
         job, report = self.job, self.machine.report
         job.wait_ready(120)
         job.wait_rounds(5, 60)
@@ -64,9 +73,10 @@ class Ranks:
             job.finish()
             return f"{self.transports()}; refused: {done.err.splitlines()[0]}"
         pairs = []
-        for _ in range(3):
+        for _ in range(times):
             down = job.verb("suspend", self.name).json()
-            demand(not job.gpu_files(), f"suspended, but it still holds {job.gpu_files()}")
+            held = self.gpu_files()
+            demand(not held, f"suspended, but it still holds {held}")
             before = job.output.count()
             time.sleep(0.3)
             demand(job.output.count() <= before + 1, "it goes on although it is suspended")
@@ -74,9 +84,9 @@ class Ranks:
             job.wait_rounds(5, 60)
             pairs.append((down, up))
         for what, accounts in [("suspend", [down for down, _ in pairs]), ("resume", [up for _, up in pairs])]:
-            report.number(f"{what}, last of 3:", accounts[-1]["total_s"], "s")
+            report.number(f"{what}, last of {times}:", accounts[-1]["total_s"], "s")
         gates = [phase["seconds"] for down, _ in pairs for phase in down["phases"] if phase["name"] == "gate-close"]
-        report.number("the gates closed in, worst of 3:", max(gates), "s")
+        report.number(f"the gates closed in, worst of {times}:", max(gates), "s")
         report.number("by the data plane:", pairs[-1][0]["shared_bytes"] / 2**20, "MiB")
         report.number("of device memory:", pairs[-1][0]["device_bytes"] / 2**20, "MiB")
         return self.transports()
@@ -92,7 +102,7 @@ class Ranks:
         job.wait_rounds(5, 60)
         job.finish()
         sequence_is_whole(job.output)
-        return f"{job.output.count()} sums, all right"
+        return f"{job.output.count()} rounds, all right"
 
 
 def neighbours(machine):

@@ -1,29 +1,29 @@
-"""Two ranks of NCCL, one on each GPU, that sum random tensors endlessly. Both know the expected sum
-and compare every round. The first process is rank 0 and starts the other; a round's checksum is
-that of the sum.
+"""Ranks of NCCL, one on each GPU (ranks.py), that exchange random tensors endlessly. Each rank knows
+the expected results and compares all of them in every round; a round's checksum is that of rank 0's
+results.
 
-  --megabytes N    size of each rank's tensor
-  --ahead N        collectives of a round that are launched before either rank waits
-  --interval MS    between rounds
+  --collectives KIND…   all-reduce (default), all-gather, point-to-point (each rank sends to the next)
+  --megabytes N         size of each rank's tensor
+  --ahead N             collectives of each kind in a round that are launched before any rank waits
+  --graph               captures the collectives of a round in a CUDA graph and replays it each round
+  --interval MS         between rounds
 """
 
-import os
-import subprocess
-import sys
-import tempfile
 import time
 
+import ranks as ranks_of
 from protocol import Protocol
 
-RANKS = 2
+KINDS = ["all-reduce", "all-gather", "point-to-point"]
 
 
 def options(parser):
+    ranks_of.options(parser)
+    parser.add_argument("--collectives", nargs="+", choices=KINDS, default=KINDS[:1])
     parser.add_argument("--megabytes", type=int, default=64)
     parser.add_argument("--ahead", type=int, default=1)
+    parser.add_argument("--graph", action="store_true")
     parser.add_argument("--interval", type=int, default=20)
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--meet", help="the file by which the ranks find each other")
 
 
 def words(torch, count, number, rank):
@@ -31,57 +31,103 @@ def words(torch, count, number, rank):
     return torch.randint(-2**40, 2**40, (count,), dtype=torch.int64, device="cuda", generator=generator)
 
 
-def start_other(meet, arguments):
-    return subprocess.Popen([sys.executable, __file__, *arguments, "--rank", "1", "--meet", meet])
+class Collectives:
+    """The tensors of one rank, at fixed addresses, and the collectives on them."""
+
+    def __init__(self, torch, ranks, asked):
+        import torch.distributed as dist
+
+        self.torch, self.dist, self.ranks, self.ahead = torch, dist, ranks, asked.ahead
+        self.count = asked.megabytes << 17
+        self.mine = torch.zeros(self.count, dtype=torch.int64, device="cuda")
+        sizes = {kind: self.count * (ranks.count if kind == "all-gather" else 1) for kind in asked.collectives}
+        self.result = {kind: self.mine.new_zeros(size) for kind, size in sizes.items()}
+        # The sums of all results of a round, so that a wrong one shows even if the next one is right.
+        self.sum = {kind: self.mine.new_zeros(size) for kind, size in sizes.items()}
+        self.graph = None
+
+    def run(self, kind, result):
+        rank, count = self.ranks.rank, self.ranks.count
+        if kind == "all-reduce":
+            result.copy_(self.mine)
+            self.dist.all_reduce(result)
+        elif kind == "all-gather":
+            self.dist.all_gather_into_tensor(result, self.mine)
+        else:
+            both = [self.dist.P2POp(self.dist.isend, self.mine, (rank + 1) % count),
+                    self.dist.P2POp(self.dist.irecv, result, (rank - 1) % count)]
+            for request in self.dist.batch_isend_irecv(both):
+                request.wait()
+
+    def run_all(self):
+        for total in self.sum.values():
+            total.zero_()
+        for _ in range(self.ahead):
+            for kind, result in self.result.items():
+                self.run(kind, result)
+                self.sum[kind].add_(result)
+
+    def capture(self):
+        # Connections and buffers of NCCL must exist before the capture.
+        stream = self.torch.cuda.Stream()
+        stream.wait_stream(self.torch.cuda.current_stream())
+        with self.torch.cuda.stream(stream):
+            for _ in range(3):
+                self.run_all()
+        self.torch.cuda.current_stream().wait_stream(stream)
+        self.torch.cuda.synchronize()
+        graph = self.torch.cuda.CUDAGraph()
+        # Other threads of PyTorch query events meanwhile.
+        with self.torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self.run_all()
+        self.torch.cuda.synchronize()
+        self.graph = graph
+
+    def launch(self, number):
+        self.mine.copy_(words(self.torch, self.count, number, self.ranks.rank))
+        if self.graph:
+            self.graph.replay()
+        else:
+            self.run_all()
+
+    def expected(self, number):
+        """Returns the expected result of each kind."""
+        theirs = [words(self.torch, self.count, number, rank) for rank in range(self.ranks.count)]
+        return {"all-reduce": sum(theirs[1:], theirs[0]), "all-gather": self.torch.cat(theirs),
+                "point-to-point": theirs[self.ranks.rank - 1]}
+
+    def wrong(self, number):
+        """Returns the kinds of collectives with a wrong result."""
+        expected = self.expected(number)
+        return [kind for kind, total in self.sum.items()
+                if not self.torch.equal(total, self.ahead * expected[kind])
+                or not self.torch.equal(self.result[kind], expected[kind])]
+
+    def checksum(self):
+        return f"{sum(int(result.sum()) for result in self.result.values()) & 0xffffffffffff:x}"
 
 
 def main():
     protocol = Protocol(options)
-    asked = protocol.options
-    other = None
-    if asked.rank == 0:
-        asked.meet = os.path.join(tempfile.mkdtemp(), "meet")
-        other = start_other(asked.meet, sys.argv[1:])
+    ranks = ranks_of.Ranks(protocol)
     import torch
-    import torch.distributed as dist
 
-    torch.cuda.set_device(asked.rank)
-    dist.init_process_group("nccl", init_method=f"file://{asked.meet}", rank=asked.rank, world_size=RANKS,
-                            device_id=torch.device("cuda", asked.rank))
-    count = asked.megabytes << 17
-    print_round = protocol.print_round if asked.rank == 0 else lambda *_: None
-    stop = torch.zeros(1, dtype=torch.int64, device="cuda")
-    dist.all_reduce(stop)
-    torch.cuda.synchronize()
-    if asked.rank == 0:
+    ranks.join(torch)
+    collectives = Collectives(torch, ranks, protocol.options)
+    if protocol.options.graph:
+        collectives.capture()
+    if ranks.rank == 0:
         protocol.ready()
-    number, right = 0, True
-    # Only rank 0 gets the signal to stop; the ranks sum that flag too, so both end after the same
-    # round.
-    while right:
-        number += 1
-        mine = words(torch, count, number, asked.rank)
-        expected = mine + words(torch, count, number, RANKS - 1 - asked.rank)
-        for again in range(asked.ahead):
-            total = mine.clone()
-            dist.all_reduce(total)
-        stop.fill_(int(protocol.stop))
-        dist.all_reduce(stop)
-        right = torch.equal(total, expected)
-        if not right:
+    number, wrong = 0, []
+    for number in ranks.rounds():
+        collectives.launch(number)
+        wrong = collectives.wrong(number)
+        if wrong:
             break
-        print_round(number, f"{int(total.sum().item()) & 0xffffffffffff:x}")
-        if stop.item() > 0:
-            break
-        time.sleep(asked.interval / 1000)
-    if asked.rank != 0:
-        if not right:
-            print(f"FAILED: rank {asked.rank}: the sum of round {number} is wrong", flush=True)
-        # Skips the shutdown of process groups, which waits for all ranks and is not tested here.
-        os._exit(0 if right else 1)
-    code = other.wait(30) if right else 1
-    print("EXIT-SUCCESS" if right and code == 0 else f"FAILED: rank 0: the sum of round {number} is wrong", flush=True)
-    os._exit(0 if right and code == 0 else 1)
+        if ranks.rank == 0:
+            protocol.print_round(number, collectives.checksum())
+        time.sleep(protocol.options.interval / 1000)
+    ranks.finish(not wrong, f"wrong results in round {number}: {wrong}")
 
 
 if __name__ == "__main__":

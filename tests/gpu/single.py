@@ -23,13 +23,13 @@ def idle_for(machine, seconds):
     machine.stasis(None, "arena", "free")
 
 
-def helpers(machine):
-    """The device helpers of this machine's state folder."""
+def helpers(machine, name="stasis-device-h"):
+    """The processes of that name of this machine's state folder; by default the device helpers."""
     found = []
     state = f"STASIS_STATE_DIR={machine.env['STASIS_STATE_DIR']}".encode()
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         try:
-            if "stasis-device-h" in (folder / "comm").read_text() and state in (folder / "environ").read_bytes():
+            if name in (folder / "comm").read_text() and state in (folder / "environ").read_bytes():
                 found.append(int(folder.name))
         except OSError:
             pass

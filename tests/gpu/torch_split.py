@@ -1,7 +1,7 @@
 """A model whose layers are split over the visible GPUs, beside a tensor of random words on each. A
 round is one forward pass of one of 24 inputs in turn; its checksum covers every bit of the output.
 
-  --gpus N      1 or 2: all layers on one GPU or half of them on each
+  --gpus N      number of GPUs; each has an equal share of the layers
   --cache GIB   the size of the tensor on each GPU
   --churn       each round changes every word of the tensors; the 24th restores the original ones
 """

@@ -39,6 +39,9 @@ class Peers:
         return started(self.machine, self.name, "peers", "--devices", self.count, "--memory", "64M",
                        "--interval", "20")
 
+    def begin(self):
+        pass
+
     def kill(self):
         pass
 
@@ -84,6 +87,9 @@ class Family:
     def go(self, _ready_s):
         return started(self.machine, self.name, "tree", "--children", self.count, "--devices", self.count,
                        "--memory", "64M" if SOFT else f"{CACHE_GIB}G", "--interval", "20")
+
+    def begin(self):
+        pass
 
     def kill(self):
         pass
@@ -141,28 +147,30 @@ class Split:
             job.kill()
 
 
-def dumped_and_restored(job, *restore_words):
+def dumped_and_restored(job, *restore_words, both=()):
+    """`both`: options of the dump and of the restore."""
     machine = job.machine
     image = machine.images / job.name
-    job.verb("dump", job.name, "-d", machine.images, "--name", job.name, timeout_s=300)
+    job.verb("dump", job.name, "-d", machine.images, "--name", job.name, *both, timeout_s=300)
     wait_until(lambda: not is_alive(job.pid), 30, "the end of the dumped program")
     try:
-        job.machine.stasis(job.name, "restore", image, "--log", job.output.path, *restore_words, timeout_s=300)
+        job.machine.stasis(job.name, "restore", image, "--log", job.output.path, *both, *restore_words,
+                           timeout_s=300)
         job.wait_rounds(3, 90)
     finally:
         shutil.rmtree(image, ignore_errors=True)
 
 
-def exchanged(machine, program):
-    """Exchanges the two GPUs of a program at a resume, twice, and at a restore."""
+def exchanged(machine, program, gpu_map=SWAP):
+    """Exchanges the GPUs of a program at a resume, twice, and at a restore."""
     report = machine.report
     job, undisturbed = begun(program)
     try:
         stays = [cycle(job) for _ in range(3)]
-        moves = [cycle(job, "--gpu-map", SWAP) for _ in range(2)]
+        moves = [cycle(job, "--gpu-map", gpu_map) for _ in range(2)]
         report.number("resume in its place, median of 3:", median_s([up for _, up, _ in stays]), "s")
         report.number("resume with the GPUs exchanged, mean of 2:", sum(up["total_s"] for _, up, _ in moves) / 2, "s")
-        dumped_and_restored(job, "--gpu-map", SWAP)
+        dumped_and_restored(job, "--gpu-map", gpu_map)
         cycle(job)
         dumped_and_restored(job)
         return settle(report, ended(job, undisturbed))
@@ -271,27 +279,41 @@ def steps(machine):
     yield "loader", 300, functools.partial(data_loader, machine), []
 
 
-def main():
-    parser = argparse.ArgumentParser(prog="two_gpus.sh")
+def main(name="two_gpus", budget_s=500, its_steps=steps, early=False):
+    """`early`: the programs of a step are started at the begin of the step before it, so that their
+    imports take no time."""
+    parser = argparse.ArgumentParser(prog=f"{name}.sh")
     parser.add_argument("dist", metavar="DIST_DIR")
     parser.add_argument("out", metavar="OUT_DIR")
     parser.add_argument("steps", metavar="STEP", nargs="*")
     options = parser.parse_args()
-    report = Report(options.out, float(os.environ.get("BUDGET_S", "500")), "two_gpus")
+    report = Report(options.out, float(os.environ.get("BUDGET_S", budget_s)), name)
     machine = Machine(options.dist, report, SOFT)
     programs = []
     try:
-        for name, limit_s, function, its in steps(machine):
-            if options.steps and not any(name.startswith(prefix) for prefix in options.steps):
-                continue
+        chosen = [step for step in its_steps(machine)
+                  if not options.steps or any(step[0].startswith(prefix) for prefix in options.steps)]
+        for place, (step_name, limit_s, function, its) in enumerate(chosen):
             programs += its
-            report.step(name, limit_s, functools.partial(guarded, machine, function, its))
+            if early and place + 1 < len(chosen):
+                programs += chosen[place + 1][3]
+                begin_early(report, chosen[place + 1][3])
+            report.step(step_name, limit_s, functools.partial(guarded, machine, function, its))
     finally:
         for program in programs:
             program.kill()
         code = report.finish()
         machine.clean()
     return code
+
+
+def begin_early(report, programs):
+    report.step_name = "early"
+    for program in programs:
+        try:
+            program.begin()
+        except (StepFailed, StepSkipped, OSError):
+            pass  # its step tries again and reports the reason
 
 
 def guarded(machine, function, its):
