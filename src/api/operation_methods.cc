@@ -284,6 +284,7 @@ Result<v1::OperationEvent> RestoreRemote(Call& call, const v1::RestoreRequest& r
                                          const RemoteImage& remote) {
   v1::RepositoryChoice choice;
   choice.set_name(remote.repository);
+  choice.set_plain(remote.plain);
   const std::string what = "cannot restore " + request.source();
   STASIS_ASSIGN(const auto opened, Annotate(OpenRepository(call, choice), what));
   STASIS_ASSIGN(const BlockSecret naming, NamingSecretOf(call.paths));
@@ -298,7 +299,7 @@ Result<v1::OperationEvent> RestoreRemote(Call& call, const v1::RestoreRequest& r
   operations::RestoreOptions restore;
   restore.image = image->path();
   restore.ranges = image->ranges();
-  restore.shown_as = request.source();
+  restore.shown_as = remote.repository + "/" + remote.name;
   STASIS_ASSIGN(auto event, RestoreFrom(call, request, std::move(restore)));
   v1::OperationResult& result = *event.mutable_result();
   const objects::Counters after = opened->repository().store().counters();
@@ -319,7 +320,8 @@ Result<v1::OperationEvent> Restore(Call& call, const v1::RestoreRequest& request
   if (IsContainerSource(request.source())) {
     return Annotate(RestoreContainer(call, request), "cannot restore " + request.source());
   }
-  STASIS_ASSIGN(const auto remote, ParseRemoteImage(call, request.source()));
+  STASIS_ASSIGN(auto remote, ParseRemoteImage(call, request.source()));
+  if (!remote) remote = CopyOfJob(call.paths, request.source());
   if (!remote) return RestoreFrom(call, request, {});
   return RestoreRemote(call, request, *remote);
 }

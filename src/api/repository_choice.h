@@ -32,6 +32,7 @@ Result<std::unique_ptr<repository::OpenedRepository>> OpenRepository(
 struct RemoteImage {
   std::string repository;
   std::string name;
+  bool plain = false;  // as in RepositoryChoice
 };
 // Returns nullopt unless the text before the only '/' is the name of a repository that was added.
 // "./REPO/NAME" is always a path.

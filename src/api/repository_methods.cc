@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "api/error_message.h"
+#include "api/job_history.h"
 #include "api/local_images.h"
 #include "api/methods.h"
 #include "api/remote_images.h"
@@ -264,6 +265,7 @@ Result<v1::OperationEvent> PushTo(Call& call, const OpenedRepository& opened,
   transfer.set_known_bytes(report.known_bytes);
   transfer.set_sent_bytes(report.sent_bytes);
   transfer.set_repairs(report.repairs);
+  RecordCopy(call.paths, reader->path(), opened.registration(), name, *event.mutable_result());
   return event;
 }
 
