@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -19,6 +20,8 @@ namespace stasis::objects {
 struct ObjectInfo {
   std::string key;
   uint64_t bytes = 0;
+  // When it was put, in seconds since 1970 by the clock of the server or the file system.
+  std::optional<int64_t> put_unix_s = {};
 };
 
 // One answer of List().

@@ -40,6 +40,8 @@ class MemoryStore final : public ObjectStore {
   // All objects, for assertions and for damaging one.
   std::map<std::string, std::string> Objects() const;
   void Overwrite(const std::string& key, std::string data);
+  // Makes an object older or newer. Objects get the time of the last Put() or Overwrite().
+  void SetTime(const std::string& key, int64_t put_unix_s);
 
  private:
   Status Begin(Method method, const std::string& key, const CallOptions& call);
@@ -51,6 +53,7 @@ class MemoryStore final : public ObjectStore {
   size_t piece_bytes_ = 64 << 10;
   mutable std::mutex mutex_;
   std::map<std::string, std::string> objects_;
+  std::map<std::string, int64_t> times_;  // of objects, also of deleted ones
   Counters counters_;
   int breaks_ = 0;
   uint64_t break_after_ = 0;
