@@ -3,35 +3,41 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <span>
 
 namespace stasis::repository {
 
 Result<PackNames> ReadPackNames(const Repository& repository, const ImageRecord& record,
                                 const store::UnitNames& names, const objects::CallOptions& call,
-                                std::vector<std::string>& unread) {
-  const Id128& key = names.key().id();
-  std::map<PushId, NamesIndex> by_push;
-  for (const PackId& pack : record.packs) {
-    if (by_push.contains(pack.push)) continue;
-    auto index = repository.ReadNames(pack.push, call);
+                                std::vector<std::string>& unread, uint64_t max_names) {
+  PackNames by_pack(record.packs.size());
+  uint64_t kept = 0;
+  for (const auto& [push, packs] : PacksByPush(record)) {
+    auto index = repository.ReadNames(push, call);
     if (!index) {
       if (index.error().code == Code::kCancelled) return Fail(std::move(index).error());
       unread.push_back(index.error().ToString());
-      index = NamesIndex();
+      continue;
     }
-    const bool is_ours =
-        index->naming.function == store::kUnitNameFunction && index->naming.key_id == key;
-    by_push.emplace(pack.push, is_ours ? std::move(*index) : NamesIndex());
-  }
-  PackNames by_pack;
-  for (const PackId& pack : record.packs) {
-    const NamesIndex& index = by_push[pack.push];
-    auto& of_pack = by_pack.emplace_back();
-    size_t at = 0;
-    for (const PackTable& table : index.packs) {
-      const auto begin = index.names.begin() + static_cast<ptrdiff_t>(at);
-      at += table.units();
-      if (table.number() == pack.number) of_pack.assign(begin, begin + table.units());
+    if (index->naming.function != store::kUnitNameFunction ||
+        index->naming.key_id != names.key().id()) {
+      continue;
+    }
+    std::map<uint32_t, std::span<const Id128>> by_number;
+    std::span<const Id128> rest = index->names;
+    for (const PackTable& table : index->packs) {
+      by_number[table.number()] = rest.first(table.units());
+      rest = rest.subspan(table.units());
+    }
+    for (const uint32_t pack : packs) {
+      const auto of_pack = by_number[record.packs[pack].number];
+      kept += of_pack.size();
+      if (kept > max_names) {
+        unread.push_back(fmt::format("the packs of the image in {} have more than {} units",
+                                     repository.store().Name(), max_names));
+        return by_pack;
+      }
+      by_pack[pack].assign(of_pack.begin(), of_pack.end());
     }
   }
   return by_pack;

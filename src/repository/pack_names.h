@@ -20,10 +20,12 @@ namespace stasis::repository {
 using PackNames = std::vector<std::vector<Id128>>;
 
 // Reads the names that were made with the key of `names`. An index that cannot be read leaves its
-// packs without names, and its error is added to `unread`. Fails only if the call is cancelled.
+// packs without names, and its error is added to `unread`. So do names beyond the first
+// `max_names`. Fails only if the call is cancelled.
 Result<PackNames> ReadPackNames(const Repository& repository, const ImageRecord& record,
                                 const store::UnitNames& names, const objects::CallOptions& call,
-                                std::vector<std::string>& unread);
+                                std::vector<std::string>& unread,
+                                uint64_t max_names = kMaxIndexNames);
 
 // Returns kDataLoss if the name of a unit is known and is not that of `plain`, its bytes. Safe to
 // call from any thread.
