@@ -19,10 +19,12 @@
 #include "api/usage_error.h"
 #include "api/utf8.h"
 #include "api/worker_log.h"
+#include "base/caller.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/own_path.h"
 #include "base/secret.h"
+#include "checks/image_trust.h"
 #include "checks/readable.h"
 #include "containers/identify.h"
 #include "containers/reference.h"
@@ -291,6 +293,11 @@ Result<v1::OperationEvent> RestoreRemote(Call& call, const v1::RestoreRequest& r
   const store::UnitNames names(naming);
   STASIS_ASSIGN(repository::PullOptions options, PullOptionsOf(call, *opened, names));
   options.progress = BytesProgressOf(call, "pull");
+  // Nothing is pulled for a restore that is refused.
+  options.accept = [&](const store::Manifest& manifest) {
+    return checks::CheckRemoteTrust(manifest, remote.name, opened->registration(), Caller::Self(),
+                                    request.trust_image());
+  };
   STASIS_ASSIGN(const auto image,
                 Annotate(repository::StreamedImage::Open(opened->repository(), remote.name,
                                                          call.paths.images(), std::move(options)),

@@ -135,6 +135,7 @@ Result<PullReport> Puller::Run(const std::string& store, const std::string& loca
                 fmt::format("{} has no image {}", repository_.store().Name(), name_));
   }
   record_ = std::move(*record);
+  if (options_.accept) STASIS_TRY(options_.accept(record_.manifest));
   report_.image_bytes = TotalBytes();
   STASIS_ASSIGN(const ImagePlaces places, ImagePlaces::Read(repository_, record_, call_));
   STASIS_TRY(ReadNames());
