@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "base/id128.h"
+#include "objects/mounts.h"
 #include "objects/object_key.h"
 
 namespace stasis::objects {
@@ -20,6 +21,7 @@ namespace {
 
 constexpr char kIncoming[] = "~incoming";
 constexpr size_t kPieceBytes = 1 << 20;
+constexpr size_t kMaxMountInfoBytes = 16 << 20;
 
 Status CheckLimits(const CallOptions& call) {
   if (call.stop.stop_requested()) return Fail(Code::kCancelled, "cancelled");
@@ -329,6 +331,14 @@ Status FolderStore::Delete(const std::string& key, const CallOptions& call) {
     return FailErrno(errno, "delete " + object);
   }
   return Sync(folder->get(), "the folder of " + object);
+}
+
+Status FolderStore::CheckLists() const {
+  struct stat st;
+  if (::fstat(folder_.get(), &st) != 0) return FailErrno(errno, "stat " + path_);
+  STASIS_ASSIGN(const std::string mounts, ReadFile("/proc/self/mountinfo", kMaxMountInfoBytes));
+  const auto mount = FindMount(mounts, st.st_dev);
+  return mount ? CheckMount(*mount, path_) : Status();
 }
 
 Result<uint64_t> FolderStore::RemoveLeftovers(std::chrono::seconds older_than,

@@ -99,6 +99,10 @@ class ObjectStore {
   virtual Result<uint64_t> RemoveLeftovers(std::chrono::seconds older_than,
                                            const CallOptions& call = {}) = 0;
 
+  // Returns kFailedPrecondition if the store can tell that List() may lack objects that another
+  // host has just put. A caller that deletes what a list shows to be unneeded must ask first.
+  virtual Status CheckLists() const { return {}; }
+
   // Returns the name for messages: "s3://bucket/prefix" or the path of a folder.
   virtual std::string Name() const = 0;
 

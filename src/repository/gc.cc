@@ -246,6 +246,7 @@ Status Collector::DeleteAll(Garbage& garbage) {
 Result<GcReport> Collector::Run() {
   const Stopwatch watch;
   const uint64_t requests = repository_.store().counters().requests;
+  STASIS_TRY(repository_.store().CheckLists());
   STASIS_TRY(RemoveAbandoned());
   STASIS_ASSIGN(Garbage garbage, List());
   STASIS_TRY(ReadPending(garbage));

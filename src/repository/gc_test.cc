@@ -155,6 +155,18 @@ TEST_F(GcTest, DeletesNothingIfARecordCannotBeRead) {
   EXPECT_EQ(Keys().size(), before);
 }
 
+TEST_F(GcTest, DeletesNothingIfListsMayBeOld) {
+  PutObjects();
+  const size_t before = Keys().size();
+  objects_.set_lists(Fail(Code::kFailedPrecondition, "lists are cached"));
+  const auto refused = CollectGarbage(repository_);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kFailedPrecondition);
+  EXPECT_EQ(Keys().size(), before);
+  objects_.set_lists({});
+  EXPECT_EQ(MustCollect().deleted_packs, 1u);
+}
+
 TEST_F(GcTest, NamesUnknownObjectsAndKeepsThem) {
   for (const char* key : {"packs/readme", "packs/00ff/1", "index/x.place", "images/.hidden"}) {
     const std::string_view parts[] = {"data"};

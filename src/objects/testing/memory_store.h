@@ -34,6 +34,9 @@ class MemoryStore final : public ObjectStore {
   Status Delete(const std::string& key, const CallOptions& call = {}) override;
   Result<uint64_t> RemoveLeftovers(std::chrono::seconds older_than,
                                    const CallOptions& call = {}) override;
+  Status CheckLists() const override { return lists_; }
+  // What CheckLists() returns.
+  void set_lists(Status status) { lists_ = std::move(status); }
   std::string Name() const override { return "memory"; }
   Counters counters() const override;
 
@@ -50,6 +53,7 @@ class MemoryStore final : public ObjectStore {
   uint64_t NextTransfer(uint64_t bytes);
 
   Hook hook_;
+  Status lists_;
   size_t piece_bytes_ = 64 << 10;
   mutable std::mutex mutex_;
   std::map<std::string, std::string> objects_;
