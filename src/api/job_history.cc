@@ -5,7 +5,9 @@
 #include "api/result_json.h"
 #include "api/utf8.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "jobs/store.h"
+#include "store/limits.h"
 
 namespace stasis::api {
 namespace {
@@ -40,6 +42,31 @@ void RecordOperation(const Paths& paths, v1::OperationResult& result) {
   result.add_notes(
       Utf8("the operation succeeded, but could not be added to the job's checkpoints: " +
            noted.error().ToString()));
+}
+
+void RecordCopy(const Paths& paths, const std::string& path,
+                const repository::Registration& repository, const std::string& name,
+                v1::OperationResult& result) {
+  jobs::ImageCopy copy{repository.name, name};
+  copy.plain = repository.name == repository.location && !repository.encrypted;
+  const Status noted = jobs::Store(paths.jobs()).SetCopy(path, copy);
+  if (noted) return;
+  result.add_notes(Utf8("the image was copied, but the job's checkpoints do not name the copy: " +
+                        noted.error().ToString()));
+}
+
+// The manifest is written last and deleted first.
+bool ImageExists(const jobs::Checkpoint& checkpoint) {
+  return !checkpoint.image.empty() && PathExists(checkpoint.image + "/" + store::kManifestName);
+}
+
+std::optional<RemoteImage> CopyOfJob(const Paths& paths, const std::string& job) {
+  if (!jobs::IsValidId(job)) return std::nullopt;
+  const auto loaded = jobs::Store(paths.jobs()).Load(job);
+  if (!loaded || loaded->checkpoints.empty()) return std::nullopt;
+  const jobs::Checkpoint& last = loaded->checkpoints.back();
+  if (!last.copy || ImageExists(last)) return std::nullopt;
+  return RemoteImage{last.copy->repository, last.copy->name, last.copy->plain};
 }
 
 }  // namespace stasis::api

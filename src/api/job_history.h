@@ -1,7 +1,12 @@
-// Records successful operations among the checkpoints of their job.
+// The checkpoints of a job: records successful operations there, and where images are.
 #pragma once
 
+#include <optional>
+#include <string>
+
+#include "api/repository_choice.h"
 #include "base/paths.h"
+#include "jobs/job.h"
 #include "stasis/v1/stasis.pb.h"
 
 namespace stasis::api {
@@ -9,5 +14,18 @@ namespace stasis::api {
 // Adds a checkpoint for a suspend. A dump has added its checkpoint at its commit, which gets the
 // account here. A failed write becomes a note of `result`, because the operation itself succeeded.
 void RecordOperation(const Paths& paths, v1::OperationResult& result);
+
+// Records that the image at `path`, which a dump of a job made, was copied to the repository as
+// `name`. A failed write becomes a note of `result`.
+void RecordCopy(const Paths& paths, const std::string& path,
+                const repository::Registration& repository, const std::string& name,
+                v1::OperationResult& result);
+
+// Returns true if the checkpoint's image is on this machine.
+bool ImageExists(const jobs::Checkpoint& checkpoint);
+
+// Returns the copy of the job's latest image in a repository, if the image itself was deleted.
+// Returns nullopt in all other cases, also if there is no such job.
+std::optional<RemoteImage> CopyOfJob(const Paths& paths, const std::string& job);
 
 }  // namespace stasis::api

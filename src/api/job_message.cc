@@ -31,6 +31,9 @@ v1::Checkpoint ToMessage(const jobs::Checkpoint& checkpoint) {
   message.set_bytes(checkpoint.bytes);
   if (checkpoint.written_bytes) message.set_written_bytes(*checkpoint.written_bytes);
   message.set_seconds(checkpoint.seconds);
+  if (checkpoint.copy) {
+    message.set_copy(Utf8(checkpoint.copy->repository + "/" + checkpoint.copy->name));
+  }
   return message;
 }
 

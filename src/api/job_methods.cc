@@ -7,29 +7,23 @@
 
 #include <cerrno>
 
+#include "api/job_history.h"
 #include "api/job_message.h"
 #include "api/methods.h"
 #include "api/usage_error.h"
 #include "api/utf8.h"
 #include "base/deadline.h"
-#include "base/file.h"
 #include "jobs/manage.h"
 #include "jobs/store.h"
 #include "jobs/watch.h"
 #include "operations/hold_job.h"
 #include "plan/journal.h"
 #include "process/tree.h"
-#include "store/limits.h"
 
 namespace stasis::api {
 namespace {
 
 constexpr auto kKillTimeout = std::chrono::seconds(10);
-
-// The manifest is written last and deleted first.
-bool ImageExists(const jobs::Checkpoint& checkpoint) {
-  return !checkpoint.image.empty() && PathExists(checkpoint.image + "/" + store::kManifestName);
-}
 
 struct Receiver {
   process::ProcessId id;

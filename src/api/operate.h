@@ -23,11 +23,12 @@ Result<v1::OperationEvent> DumpToMove(Call& call, const v1::DumpRequest& request
 struct StreamedSource {
   const repository::Repository& repository;
   std::string name;                                       // of the image
+  std::string shown_as;                                   // for the user
   repository::PullOptions options;                        // without progress
   std::string earlier_log;                                // RestoreOptions::earlier_log
   std::function<Status(plan::PhaseScope&)> before_adopt;  // RestoreOptions::before_adopt
 };
-// The request's `source` names the image for the user. The result's `transfer` has no place.
+// The request's `source` is used in errors only. The result's `transfer` has no place.
 Result<v1::OperationEvent> RestoreStreamed(Call& call, const v1::RestoreRequest& request,
                                            StreamedSource source);
 

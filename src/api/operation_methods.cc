@@ -20,10 +20,12 @@
 #include "api/usage_error.h"
 #include "api/utf8.h"
 #include "api/worker_log.h"
+#include "base/caller.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/own_path.h"
 #include "base/secret.h"
+#include "checks/image_trust.h"
 #include "checks/readable.h"
 #include "containers/identify.h"
 #include "containers/reference.h"
@@ -311,7 +313,7 @@ Result<v1::OperationEvent> RestoreStreamed(Call& call, const v1::RestoreRequest&
   operations::RestoreOptions restore;
   restore.image = image->path();
   restore.ranges = image->ranges();
-  restore.shown_as = request.source();
+  restore.shown_as = source.shown_as;
   restore.earlier_log = std::move(source.earlier_log);
   restore.before_adopt = std::move(source.before_adopt);
   STASIS_ASSIGN(auto event, RestoreFrom(call, request, std::move(restore)));
@@ -334,14 +336,22 @@ Result<v1::OperationEvent> RestoreRemote(Call& call, const v1::RestoreRequest& r
                                          const RemoteImage& remote) {
   v1::RepositoryChoice choice;
   choice.set_name(remote.repository);
+  choice.set_plain(remote.plain);
   const std::string what = "cannot restore " + request.source();
   STASIS_ASSIGN(const auto opened, Annotate(OpenRepository(call, choice), what));
   STASIS_ASSIGN(const BlockSecret naming, NamingSecretOf(call.paths));
   const store::UnitNames names(naming);
   STASIS_ASSIGN(repository::PullOptions options, PullOptionsOf(call, *opened, names));
-  STASIS_ASSIGN(auto event,
-                RestoreStreamed(call, request,
-                                {opened->repository(), remote.name, std::move(options), {}, {}}));
+  // Nothing is pulled for a restore that is refused.
+  options.accept = [&](const store::Manifest& manifest) {
+    return checks::CheckRemoteTrust(manifest, remote.name, opened->registration(), Caller::Self(),
+                                    request.trust_image());
+  };
+  const std::string shown_as = remote.repository + "/" + remote.name;
+  STASIS_ASSIGN(
+      auto event,
+      RestoreStreamed(call, request,
+                      {opened->repository(), remote.name, shown_as, std::move(options), {}, {}}));
   v1::Transfer& transfer = *event.mutable_result()->mutable_transfer();
   transfer.set_repository(remote.repository);
   transfer.set_location(Utf8(opened->registration().location));
@@ -352,7 +362,8 @@ Result<v1::OperationEvent> Restore(Call& call, const v1::RestoreRequest& request
   if (IsContainerSource(request.source())) {
     return Annotate(RestoreContainer(call, request), "cannot restore " + request.source());
   }
-  STASIS_ASSIGN(const auto remote, ParseRemoteImage(call, request.source()));
+  STASIS_ASSIGN(auto remote, ParseRemoteImage(call, request.source()));
+  if (!remote) remote = CopyOfJob(call.paths, request.source());
   if (!remote) return RestoreFrom(call, request, {});
   return RestoreRemote(call, request, *remote);
 }

@@ -161,7 +161,8 @@ Result<v1::OperationEvent> MigrationReceiver::RestoreImage(const std::string& im
   request.set_trust_image(true);
   if (request.gpu_map().empty()) request.set_gpu_map("auto");
   request.mutable_options()->set_dry_run(!waits);
-  StreamedSource source{*repository, image, std::move(pull), std::move(earlier_log), {}};
+  StreamedSource source{
+      *repository, image, request.source(), std::move(pull), std::move(earlier_log), {}};
   if (waits) source.before_adopt = [this](plan::PhaseScope& scope) { return AwaitGo(scope); };
   return RestoreStreamed(call_, request, std::move(source));
 }

@@ -6,11 +6,13 @@
 #include "api/repository_choice.h"
 #include "api/usage_error.h"
 #include "api/utf8.h"
+#include "base/secret.h"
 #include "repository/gc.h"
 #include "repository/images.h"
 #include "repository/layout.h"
 #include "store/image_folder.h"
 #include "store/image_report.h"
+#include "store/unit_names.h"
 
 namespace stasis::api {
 namespace {
@@ -103,6 +105,9 @@ Result<v1::VerifyImageResponse> VerifyImageOfRepository(Call& call,
   STASIS_ASSIGN(const auto opened, OpenRepository(call, request.repository()));
   repository::VerifyOptions options;
   options.not_before_unix_ns = request.not_before_unix_s() * kSecond;
+  STASIS_ASSIGN(const BlockSecret naming, NamingSecretOf(call.paths));
+  const store::UnitNames names(naming);
+  options.names = &names;
   options.progress = BytesProgressOf(call, "verify");
   options.stop = call.stop;
   STASIS_ASSIGN(const auto report,

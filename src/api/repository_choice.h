@@ -32,6 +32,7 @@ Result<std::unique_ptr<repository::OpenedRepository>> OpenRepository(
 struct RemoteImage {
   std::string repository;
   std::string name;
+  bool plain = false;  // as in RepositoryChoice
 };
 // Returns nullopt unless the text before the only '/' is the name of a repository that was added.
 // "./REPO/NAME" is always a path.
@@ -44,10 +45,11 @@ Result<repository::PullOptions> PullOptionsOf(const Call& call,
 
 // Opens the repository for the image of a dump, before the dump. Checks within a minute that it can
 // be written, that it has no image of this name (if it is not empty), that no damaged record stops
-// pushes, and that the target is not a container.
+// pushes, that its lists are not cached unless the local image is kept, and that the target is not
+// a container.
 Result<std::unique_ptr<repository::OpenedRepository>> OpenForDump(
     Call& call, const v1::RepositoryChoice& choice, const std::string& target,
-    const std::string& name);
+    const std::string& name, bool keeps_local);
 // Pushes to a repository that is open. See PushImage; the request's repository is not used.
 Result<v1::OperationEvent> PushTo(Call& call, const repository::OpenedRepository& opened,
                                   const v1::PushImageRequest& request);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "api/error_message.h"
+#include "api/job_history.h"
 #include "api/local_images.h"
 #include "api/methods.h"
 #include "api/remote_images.h"
@@ -173,6 +174,7 @@ Result<v1::AddRepositoryResponse> AddRepository(Call& call,
   v1::AddRepositoryResponse response;
   *response.mutable_repository() = ToMessage(registration);
   response.set_created(created->created);
+  response.set_warning(Utf8(created->warning));
   if (created->master_key_id) response.set_key_id(created->master_key_id->Hex());
   return response;
 }
@@ -203,6 +205,9 @@ Result<v1::CheckRepositoryResponse> CheckRepository(Call& call,
       // What was written is deleted in any case.
       if (ok || probe.always) ok = RunProbe(probe, response) && ok;
     }
+    if (const Status lists = opened->repository().store().CheckLists(); !lists) {
+      response.set_warning(Utf8(lists.error().ToString() + "; " + lists.error().hint));
+    }
   }
   response.set_ok(ok);
   return response;
@@ -211,13 +216,19 @@ Result<v1::CheckRepositoryResponse> CheckRepository(Call& call,
 Result<std::unique_ptr<OpenedRepository>> OpenForDump(Call& call,
                                                       const v1::RepositoryChoice& choice,
                                                       const std::string& target,
-                                                      const std::string& name) {
+                                                      const std::string& name, bool keeps_local) {
   if (containers::IsReference(target)) {
     return FailUsage("the image of a container cannot be pushed to a repository yet",
                      "dump it without --to, and copy the archive");
   }
   const objects::CallOptions limits{Deadline::In(kCheckTimeout), call.stop};
   STASIS_ASSIGN(auto opened, OpenRepository(call, choice, limits.deadline));
+  if (Status lists = opened->repository().store().CheckLists(); !lists && !keeps_local) {
+    Error error = std::move(lists).error();
+    error.message += ": a gc may not see the new image, and the local one would be deleted";
+    error.hint += ", or add --keep-local";
+    return Fail(std::move(error));
+  }
   STASIS_ASSIGN(const auto probes, ProbesOf(*opened, limits));
   Status checked;
   for (const Probe& probe : probes) {
@@ -264,6 +275,7 @@ Result<v1::OperationEvent> PushTo(Call& call, const OpenedRepository& opened,
   transfer.set_known_bytes(report.known_bytes);
   transfer.set_sent_bytes(report.sent_bytes);
   transfer.set_repairs(report.repairs);
+  RecordCopy(call.paths, reader->path(), opened.registration(), name, *event.mutable_result());
   return event;
 }
 

@@ -47,6 +47,23 @@ std::string ClaimedOrigin(const store::Manifest& manifest) {
                      store::Printable(manifest.host.name), store::Utc(manifest.created_unix_ns));
 }
 
+// The error for an image of a repository whose images are not trusted. `what` names the image and
+// the repository.
+tl::unexpected<Error> FromUntrusted(const std::string& what, const store::Manifest& manifest,
+                                    const std::string& change, const Caller& caller) {
+  return Distrusted(
+      fmt::format("{}, whose images are not trusted; {}", what, ClaimedOrigin(manifest)),
+      fmt::format("an image may contain any program, which a restore runs as user {}. If you "
+                  "trust all who can write to that repository, {} with --trust; for this image "
+                  "alone, restore it with --trust-image (docs/repositories.md)",
+                  caller.uid, change));
+}
+
+// Returns how to trust a repository that was added.
+std::string AddAgain(const std::string& repository) {
+  return fmt::format("remove it with `stasis repo remove {}` and add it again", repository);
+}
+
 Status CheckOrigin(const store::ImageReader& image, const Caller& caller, const Paths& paths) {
   STASIS_ASSIGN(auto key, store::FindOriginKey(paths));
   const store::Origin origin = image.OriginBy(key ? &*key : nullptr);
@@ -58,14 +75,9 @@ Status CheckOrigin(const store::ImageReader& image, const Caller& caller, const 
   for (const auto& pulled : known) {
     if (image.OriginBy(&pulled.key) != store::Origin::kOwn) continue;
     if (pulled.trusted) return {};
-    return Distrusted(
-        fmt::format("image {} was pulled from repository {}, whose images are not trusted; {}",
-                    image.path(), pulled.repository, ClaimedOrigin(image.manifest())),
-        fmt::format("an image may contain any program, which a restore runs as user {}. If you "
-                    "trust all who can write to that repository, remove it with `stasis repo "
-                    "remove {}` and add it again with --trust; for this image alone, restore it "
-                    "with --trust-image (docs/repositories.md)",
-                    caller.uid, pulled.repository));
+    return FromUntrusted(
+        fmt::format("image {} was pulled from repository {}", image.path(), pulled.repository),
+        image.manifest(), AddAgain(pulled.repository), caller);
   }
   if (origin == store::Origin::kChanged) {
     why = "its manifest was changed after it was written here (its origin MAC is wrong)";
@@ -102,16 +114,36 @@ Error ForRoot(uid_t uid) {
   return error;
 }
 
+Status CheckUser(uid_t uid, const Caller& caller) {
+  if (caller.root() || uid == caller.uid) return {};
+  return Distrusted(
+      fmt::format("the image contains a program of user {}, and you are user {}", uid, caller.uid),
+      "restore it as that user or as root");
+}
+
 }  // namespace
+
+Status CheckRemoteTrust(const store::Manifest& manifest, const std::string& name,
+                        const repository::Registration& registration, const Caller& caller,
+                        bool trusted) {
+  const uid_t uid = manifest.job.uid;
+  STASIS_TRY(CheckUser(uid, caller));
+  if (trusted) return {};
+  if (!registration.trusted) {
+    // A repository that was not added is named by its location.
+    const bool is_added = registration.name != registration.location;
+    return FromUntrusted(
+        fmt::format("image {} is in repository {}", name, registration.name), manifest,
+        is_added ? AddAgain(registration.name) : "add it with `stasis repo add`", caller);
+  }
+  if (caller.root() && uid != 0) return Fail(ForRoot(uid));
+  return {};
+}
 
 Status CheckImageTrust(const store::ImageReader& image, const Caller& caller, const Paths& paths,
                        bool trusted) {
   const uid_t uid = image.manifest().job.uid;
-  if (!caller.root() && uid != caller.uid) {
-    return Distrusted(fmt::format("the image contains a program of user {}, and you are user {}",
-                                  uid, caller.uid),
-                      "restore it as that user or as root");
-  }
+  STASIS_TRY(CheckUser(uid, caller));
   if (trusted) return {};
   STASIS_TRY(CheckOwner(image.dir_fd(), "", image.path(), caller));
   // The manifest, all files, and their folders.

@@ -4,6 +4,7 @@
 #include "base/caller.h"
 #include "base/paths.h"
 #include "base/result.h"
+#include "repository/registry.h"
 #include "store/image_reader.h"
 
 namespace stasis::checks {
@@ -20,6 +21,13 @@ namespace stasis::checks {
 // condition is checked.
 Status CheckImageTrust(const store::ImageReader& image, const Caller& caller, const Paths& paths,
                        bool trusted);
+
+// The same for an image of a repository, before it is pulled: the checks of the program's user and
+// of the repository. `name` is that of the image there. CheckImageTrust() must follow after the
+// pull.
+Status CheckRemoteTrust(const store::Manifest& manifest, const std::string& name,
+                        const repository::Registration& registration, const Caller& caller,
+                        bool trusted);
 
 // Checks CRIU's files in `images_dir`, whose bytes have been verified. For a caller other than
 // root, adapts them to the caller (criu/credentials.h). For root, refuses processes of other users

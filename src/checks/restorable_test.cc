@@ -172,6 +172,32 @@ TEST(ImageTrustTest, EachConditionIsChecked) {
   EXPECT_EQ(user.error().code, Code::kPermissionDenied);
 }
 
+TEST(ImageTrustTest, ARepositoryIsCheckedBeforeThePull) {
+  store::Manifest manifest;
+  Caller root, user;
+  user.uid = 1000;
+  manifest.job.uid = 1000;
+  repository::Registration fleet;
+  fleet.name = "fleet";
+  fleet.location = "/mnt/fleet";
+  const auto error = [&](const Caller& caller, bool trusted) {
+    const Status status = CheckRemoteTrust(manifest, "llama", fleet, caller, trusted);
+    return status ? std::string() : status.error().ToString() + " " + status.error().hint;
+  };
+  EXPECT_NE(error(user, false).find("stasis repo remove fleet"), std::string::npos);
+  EXPECT_EQ(error(user, true), "");
+  fleet.trusted = true;
+  EXPECT_EQ(error(user, false), "");
+  EXPECT_NE(error(root, false).find("a program of user 1000"), std::string::npos);
+  EXPECT_EQ(error(root, true), "");
+  user.uid = 1001;
+  EXPECT_NE(error(user, true).find("you are user 1001"), std::string::npos);
+  user.uid = 1000;
+  fleet.name = fleet.location;  // not added
+  fleet.trusted = false;
+  EXPECT_NE(error(user, false).find("stasis repo add"), std::string::npos);
+}
+
 TEST(ImageSpaceTest, CarriedBytesCountWithoutAnEarlierImage) {
   World world(1);
   auto survey = SurveyTarget(world.services, {"target", "", world.program.root()});

@@ -47,6 +47,7 @@ std::string PidText(const v1::Job& job) { return job.has_pid() ? std::to_string(
 nlohmann::json ToJson(const v1::Checkpoint& checkpoint) {
   nlohmann::json document = MessageJson(checkpoint);
   if (checkpoint.image().empty()) document["image"] = nullptr;
+  if (checkpoint.copy().empty()) document["copy"] = nullptr;
   document.erase("exists");
   document.erase("account");
   return document;

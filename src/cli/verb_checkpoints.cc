@@ -12,7 +12,10 @@ namespace {
 
 std::string ImageText(const v1::Checkpoint& checkpoint) {
   if (checkpoint.image().empty()) return "-";
-  return checkpoint.image() + (checkpoint.exists() ? "" : " (gone)");
+  if (checkpoint.copy().empty()) {
+    return checkpoint.image() + (checkpoint.exists() ? "" : " (gone)");
+  }
+  return (checkpoint.exists() ? checkpoint.image() + ", " : "") + checkpoint.copy();
 }
 
 Outcome Checkpoints(const Globals& globals, const std::string& id) {

@@ -38,8 +38,8 @@ Result<Destination> OpenDestination(const Globals& globals, const DumpOptions& o
                                     const v1::DumpRequest& request) {
   STASIS_ASSIGN(RepositoryCall repository_call, RepositoryCall::Open(globals));
   STASIS_ASSIGN(const v1::RepositoryChoice choice, options.to.ToMessage());
-  STASIS_ASSIGN(auto opened,
-                api::OpenForDump(repository_call.call(), choice, request.target(), request.name()));
+  STASIS_ASSIGN(auto opened, api::OpenForDump(repository_call.call(), choice, request.target(),
+                                              request.name(), options.keep_local));
   return Destination{std::move(repository_call), std::move(opened)};
 }
 

@@ -50,6 +50,7 @@ Outcome AddRepository(const RepositoryAddOptions& options, const Globals& global
   text += options.plain
               ? "not encrypted: everybody who can read it can read the memory of programs\n"
               : fmt::format("encrypted with key {}\n", response.key_id());
+  if (!response.warning().empty()) text += "warning: " + response.warning() + "\n";
   PrintResult(globals, text, MessageJson(response));
   return 0;
 }
@@ -80,6 +81,7 @@ Outcome CheckRepository(const RepositoryFlags& flags, const Globals& globals) {
     text += fmt::format("  {:<7} {:>9}  {}\n", step.name(), FormatSeconds(step.seconds()),
                         step.has_error() ? "failed" : "ok");
   }
+  if (!response.warning().empty()) text += "  warning: " + response.warning() + "\n";
   PrintResult(globals, text, MessageJson(response));
   if (response.ok()) return 0;
   // The document on stdout has the error too.

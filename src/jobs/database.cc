@@ -26,9 +26,11 @@ constexpr char kJobColumns[] =
     "seen_shim_pid, seen_shim_start, seen_root_pid, seen_root_start, seen_log_device, "
     "seen_log_inode, seen_code, seen_signal, seen_ended_ms, seen_image";
 constexpr char kCheckpointColumns[] =
-    "kind, image, name, time_ms, bytes, written_bytes, seconds, account";
+    "kind, image, name, time_ms, bytes, written_bytes, seconds, account, copy_repository, "
+    "copy_name, copy_plain";
 constexpr char kCheckpointColumnsOfList[] =
-    "kind, image, name, time_ms, bytes, written_bytes, seconds, NULL";
+    "kind, image, name, time_ms, bytes, written_bytes, seconds, NULL, copy_repository, copy_name, "
+    "copy_plain";
 
 std::string EncodeArguments(const std::vector<std::string>& argv) {
   std::string bytes;
@@ -75,6 +77,11 @@ bool IsPid(int64_t pid) { return pid >= 2 && pid <= kMaxPid; }
 bool IsShim(int64_t pid, int64_t start) { return IsPid(pid) || (pid == 0 && start == 0); }
 bool IsAbsolute(const std::string& path) {
   return path.starts_with('/') && path.size() <= kMaxPathBytes;
+}
+
+bool IsWhole(const std::optional<ImageCopy>& copy) {
+  return !copy || (!copy->repository.empty() && copy->repository.size() <= kMaxPathBytes &&
+                   !copy->name.empty() && copy->name.size() <= kMaxPathBytes);
 }
 
 // Creates the database under a temporary name and renames it when complete. So a file that is empty
@@ -170,10 +177,13 @@ Result<Checkpoint> Database::ReadCheckpoint(const Statement& row, int first) con
   if (!row.IsNull(first + 5)) checkpoint.written_bytes = static_cast<uint64_t>(row.Int(first + 5));
   checkpoint.seconds = row.Real(first + 6);
   checkpoint.account = row.Bytes(first + 7);
+  if (!row.IsNull(first + 8)) {
+    checkpoint.copy = {row.Bytes(first + 8), row.Bytes(first + 9), row.Int(first + 10) != 0};
+  }
   const bool needs_image = checkpoint.kind == CheckpointKind::kDump;
   if (kind != KindName(checkpoint.kind) || (needs_image && !IsAbsolute(checkpoint.image)) ||
       row.Int(first + 4) < 0 || !std::isfinite(checkpoint.seconds) ||
-      checkpoint.account.size() > kMaxAccountBytes) {
+      checkpoint.account.size() > kMaxAccountBytes || !IsWhole(checkpoint.copy)) {
     return Fail(sqlite_.Damaged("a checkpoint"));
   }
   return checkpoint;
@@ -284,11 +294,17 @@ Status Database::AddCheckpoint(const std::string& id, const Checkpoint& checkpoi
   if (!checkpoint.account.empty() && checkpoint.account.size() <= kMaxAccountBytes) {
     account = checkpoint.account;
   }
-  STASIS_TRY(
-      sqlite_.Run(std::string("INSERT INTO checkpoint (job, ") + kCheckpointColumns +
-                      ") VALUES (?,?,?,?,?,?,?,?,?)",
-                  {id, kind, Blob{checkpoint.image}, Blob{checkpoint.name}, checkpoint.time_ms,
-                   Bits(checkpoint.bytes), written, checkpoint.seconds, account}));
+  SqlValue repository, name, plain;
+  if (const auto& copy = checkpoint.copy) {
+    repository = Blob{copy->repository};
+    name = Blob{copy->name};
+    plain = int64_t{copy->plain};
+  }
+  STASIS_TRY(sqlite_.Run(
+      std::string("INSERT INTO checkpoint (job, ") + kCheckpointColumns +
+          ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
+      {id, kind, Blob{checkpoint.image}, Blob{checkpoint.name}, checkpoint.time_ms,
+       Bits(checkpoint.bytes), written, checkpoint.seconds, account, repository, name, plain}));
   return sqlite_.Run(
       "DELETE FROM checkpoint WHERE job = ?1 AND kind = ?2 AND number <= (SELECT number FROM "
       "checkpoint WHERE job = ?1 AND kind = ?2 ORDER BY number DESC LIMIT 1 OFFSET ?3)",
@@ -302,6 +318,13 @@ Status Database::SetAccount(const std::string& id, const std::string& image,
       "UPDATE checkpoint SET account = ? WHERE number = (SELECT max(number) FROM checkpoint WHERE "
       "job = ? AND kind = 'dump' AND image = ?)",
       {account, id, Blob{image}});
+}
+
+Status Database::SetCopy(const std::string& image, const ImageCopy& copy) {
+  return sqlite_.Run(
+      "UPDATE checkpoint SET copy_repository = ?, copy_name = ?, copy_plain = ? WHERE number = "
+      "(SELECT max(number) FROM checkpoint WHERE kind = 'dump' AND image = ?)",
+      {Blob{copy.repository}, Blob{copy.name}, int64_t{copy.plain}, Blob{image}});
 }
 
 }  // namespace stasis::jobs

@@ -61,6 +61,8 @@ class Database {
   Status AddCheckpoint(const std::string& id, const Checkpoint& checkpoint);
   // Sets the account of the last dump to this image.
   Status SetAccount(const std::string& id, const std::string& image, const std::string& account);
+  // Sets the copy of the last dump to this image, of any job. Does nothing if there is none.
+  Status SetCopy(const std::string& image, const ImageCopy& copy);
 
  private:
   static constexpr int kSoonMs = 200;

@@ -170,7 +170,7 @@ TEST_F(DatabaseTest, DatabaseOfALaterVersionIsRejectedAndNotChanged) {
   ASSERT_FALSE(database);
   EXPECT_EQ(database.error().code, Code::kUnimplemented);
   EXPECT_THAT(database.error().message,
-              AllOf(HasSubstr(Path()), HasSubstr("version 7"), HasSubstr("supports version 1")));
+              AllOf(HasSubstr(Path()), HasSubstr("version 7"), HasSubstr("supports version 2")));
   EXPECT_TRUE(*ReadFile(Path()) == before);
 }
 
@@ -259,6 +259,7 @@ TEST_F(DatabaseTest, InvalidRowIsAnErrorOfItsJobOnly) {
       "UPDATE checkpoint SET image = x'61'",
       "UPDATE checkpoint SET bytes = -1",
       "UPDATE checkpoint SET seconds = 9e999",
+      "UPDATE checkpoint SET copy_repository = x'61', copy_name = x''",
   };
   Job job = Example("bad");
   job.processes = Processes{{{7}, 1}, {{8}, 2}, "boot", {3, 4}};
@@ -300,6 +301,43 @@ TEST_F(DatabaseTest, MigrationsAreAppliedInOrderAndAllOrNone) {
   EXPECT_EQ(*Raw(Path()).Number("PRAGMA user_version"), 3);
   EXPECT_EQ(*Raw(Path()).Number("SELECT y FROM a"), 42);
   ASSERT_TRUE(Database::Open(folder.path(), kGood));
+}
+
+TEST_F(DatabaseTest, ACopyBelongsToTheLastDumpToThisPath) {
+  Database database = Open();
+  ASSERT_TRUE(Insert(database, Example()));
+  const ImageCopy first{"fleet", "one", false}, second{"/mnt/x", "caf\xe9", true};
+  Checkpoint with_copy = Dump(1);
+  with_copy.copy = first;
+  for (const Checkpoint& added : {with_copy, Dump(1), Dump(2)}) {
+    ASSERT_TRUE(Add(database, "llama", added));
+  }
+  ASSERT_TRUE(database.Write([&] { return database.SetCopy("/images/1", second); }));
+  ASSERT_TRUE(database.Write([&] { return database.SetCopy("/images/none", second); }));
+  auto checkpoints = database.Checkpoints("llama");
+  ASSERT_TRUE(checkpoints);
+  ASSERT_EQ(checkpoints->size(), 3u);
+  EXPECT_EQ((*checkpoints)[0].copy, first);
+  EXPECT_EQ((*checkpoints)[1].copy, second);
+  EXPECT_EQ((*checkpoints)[2].copy, std::nullopt);
+  auto job = database.Find("llama");
+  ASSERT_TRUE(job && *job);
+  EXPECT_EQ((*job)->checkpoints[1].copy, second);
+}
+
+TEST_F(DatabaseTest, ADatabaseOfTheFirstVersionHasNoCopies) {
+  ASSERT_TRUE(Database::Open(folder.path(), Migrations().first(1)));
+  ASSERT_TRUE(Raw(Path()).Run(
+      "INSERT INTO job VALUES ('old', x'6100', x'2f', x'2f6c', x'', 0, 0, 1, 1, 'exited', "
+      "NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"));
+  ASSERT_TRUE(Raw(Path()).Run(
+      "INSERT INTO checkpoint VALUES (1, 'old', 'dump', x'2f78', x'78', 1, 2, NULL, 0.5, NULL)"));
+  Database database = Open();
+  auto job = database.Find("old");
+  ASSERT_TRUE(job && *job) << job.error().ToString();
+  ASSERT_EQ((*job)->checkpoints.size(), 1u);
+  EXPECT_EQ((*job)->checkpoints[0].image, "/x");
+  EXPECT_EQ((*job)->checkpoints[0].copy, std::nullopt);
 }
 
 TEST_F(DatabaseTest, JournalOfARemovedDatabaseIsNotAppliedToANewOne) {

@@ -23,6 +23,14 @@ namespace stasis::jobs {
 enum class CheckpointKind { kDump, kSuspend };
 std::string_view KindName(CheckpointKind kind);
 
+// A copy of an image in a repository.
+struct ImageCopy {
+  std::string repository;  // the repository's name on this machine, or its location
+  std::string name;        // name of the image there
+  bool plain = false;      // the repository at this location is not encrypted
+  bool operator==(const ImageCopy&) const = default;
+};
+
 // A saved state of the job: a dump to an image, or a suspend.
 struct Checkpoint {
   std::string image;  // absolute path; empty for a suspend
@@ -33,7 +41,8 @@ struct Checkpoint {
   // Bytes newly written for this checkpoint; absent if unknown.
   std::optional<uint64_t> written_bytes = {};
   CheckpointKind kind = CheckpointKind::kDump;
-  std::string account = {};  // JSON as printed by `--json`; may be empty
+  std::string account = {};            // JSON as printed by `--json`; may be empty
+  std::optional<ImageCopy> copy = {};  // the latest copy; the image itself may have been deleted
 };
 
 // The processes of the job, as recorded by its shim, or by `manage` for an adopted program.

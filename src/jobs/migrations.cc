@@ -49,8 +49,16 @@ CREATE TABLE checkpoint (
 CREATE INDEX checkpoint_by_job ON checkpoint(job, kind, number);
 )sql";
 
+// NULL: the image was not copied to a repository.
+constexpr char kCopies[] = R"sql(
+ALTER TABLE checkpoint ADD COLUMN copy_repository BLOB;
+ALTER TABLE checkpoint ADD COLUMN copy_name BLOB;
+ALTER TABLE checkpoint ADD COLUMN copy_plain INTEGER;
+)sql";
+
 constexpr Migration kMigrations[] = {
     {1, "jobs and their checkpoints", kJobsAndCheckpoints},
+    {2, "copies of images in repositories", kCopies},
 };
 
 Result<int64_t> Version(const Sqlite& database) { return database.Number("PRAGMA user_version"); }

@@ -88,6 +88,9 @@ class Store {
   // Saves the result of the dump to this image, as JSON.
   Status SetAccount(const std::string& id, const std::string& image,
                     const std::string& account) const;
+  // Records that the image of a job's last dump to this path was copied to a repository. Does
+  // nothing if no job has such a dump.
+  Status SetCopy(const std::string& image, const ImageCopy& copy) const;
   // Returns dumps and suspends with their accounts, oldest first.
   Result<std::vector<Checkpoint>> Checkpoints(const std::string& id) const;
   // Removes the job and its log, but not its images. Returns kFailedPrecondition while a process of

@@ -251,6 +251,11 @@ Status Store::SetAccount(const std::string& id, const std::string& image,
   return database.Write([&] { return database.SetAccount(id, image, account); });
 }
 
+Status Store::SetCopy(const std::string& image, const ImageCopy& copy) const {
+  STASIS_ASSIGN(Database database, Database::Open(directory_));
+  return database.Write([&] { return database.SetCopy(image, copy); });
+}
+
 Status Store::Delete(const std::string& id) const {
   if (!IsValidId(id)) return NoSuchJob(id);
   STASIS_ASSIGN(Database database, Database::Open(directory_));

@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "base/id128.h"
+#include "objects/mounts.h"
 #include "objects/object_key.h"
 
 namespace stasis::objects {
@@ -20,6 +21,7 @@ namespace {
 
 constexpr char kIncoming[] = "~incoming";
 constexpr size_t kPieceBytes = 1 << 20;
+constexpr size_t kMaxMountInfoBytes = 16 << 20;
 
 Status CheckLimits(const CallOptions& call) {
   if (call.stop.stop_requested()) return Fail(Code::kCancelled, "cancelled");
@@ -116,6 +118,7 @@ Result<ObjectFile> OpenObject(int root, const std::string& path, const std::stri
 struct Entry {
   std::string name;  // a folder's ends in a slash, so that entries sort in the order of keys
   uint64_t bytes = 0;
+  int64_t modified_unix_s = 0;
 };
 
 // Returns the entries of a folder, sorted.
@@ -134,10 +137,10 @@ Result<std::vector<Entry>> ReadFolder(const UniqueFd& folder) {
     if (::fstatat(folder.get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) {
       if (errno != ENOENT) break;  // a gc must not take an object for absent
     } else if (S_ISDIR(st.st_mode)) {
-      entries.push_back({name + '/', 0});
+      entries.push_back({name + '/'});
     } else {
       // Anything but a regular file is listed too, and reported when it is read.
-      entries.push_back({name, static_cast<uint64_t>(st.st_size)});
+      entries.push_back({name, static_cast<uint64_t>(st.st_size), st.st_mtim.tv_sec});
     }
     errno = 0;
   }
@@ -160,7 +163,7 @@ struct Lister {
   // `path` is empty or ends in a slash.
   Status Walk(const UniqueFd& folder, const std::string& path);
   bool MayHaveKeys(const std::string& path) const;
-  void Add(std::string key, uint64_t bytes);
+  void Add(std::string key, const Entry& entry);
 };
 
 bool Lister::MayHaveKeys(const std::string& path) const {
@@ -168,12 +171,14 @@ bool Lister::MayHaveKeys(const std::string& path) const {
   return start_after < path || start_after.starts_with(path);
 }
 
-void Lister::Add(std::string key, uint64_t bytes) {
+void Lister::Add(std::string key, const Entry& entry) {
   if (!key.starts_with(prefix) || key <= start_after) return;
   // Files of other programs, and those that an NFS client keeps for open descriptors.
   if (!CheckKey(key) || Split(key).second.starts_with(".nfs")) return;
   page.more = page.objects.size() == limit;
-  if (!page.more) page.objects.push_back({std::move(key), bytes});
+  if (!page.more) {
+    page.objects.push_back({std::move(key), entry.bytes, entry.modified_unix_s});
+  }
 }
 
 Status Lister::Walk(const UniqueFd& folder, const std::string& path) {
@@ -183,7 +188,7 @@ Status Lister::Walk(const UniqueFd& folder, const std::string& path) {
     if (page.more) return {};
     const std::string full = path + entry.name;
     if (!full.ends_with('/')) {
-      Add(full, entry.bytes);
+      Add(full, entry);
       continue;
     }
     if (full == std::string(kIncoming) + '/' || !MayHaveKeys(full)) continue;
@@ -326,6 +331,14 @@ Status FolderStore::Delete(const std::string& key, const CallOptions& call) {
     return FailErrno(errno, "delete " + object);
   }
   return Sync(folder->get(), "the folder of " + object);
+}
+
+Status FolderStore::CheckLists() const {
+  struct stat st;
+  if (::fstat(folder_.get(), &st) != 0) return FailErrno(errno, "stat " + path_);
+  STASIS_ASSIGN(const std::string mounts, ReadFile("/proc/self/mountinfo", kMaxMountInfoBytes));
+  const auto mount = FindMount(mounts, st.st_dev);
+  return mount ? CheckMount(*mount, path_) : Status();
 }
 
 Result<uint64_t> FolderStore::RemoveLeftovers(std::chrono::seconds older_than,

@@ -35,6 +35,8 @@ class FolderStore final : public ObjectStore {
   // is still running fails if its file is removed.
   Result<uint64_t> RemoveLeftovers(std::chrono::seconds older_than,
                                    const CallOptions& call = {}) override;
+  // Fails on NFS that was mounted without actimeo=0 (mounts.h).
+  Status CheckLists() const override;
   std::string Name() const override { return path_; }
   Counters counters() const override;
 

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -19,6 +20,8 @@ namespace stasis::objects {
 struct ObjectInfo {
   std::string key;
   uint64_t bytes = 0;
+  // When it was put, in seconds since 1970 by the clock of the server or the file system.
+  std::optional<int64_t> put_unix_s = {};
 };
 
 // One answer of List().
@@ -95,6 +98,10 @@ class ObjectStore {
   // as an object.
   virtual Result<uint64_t> RemoveLeftovers(std::chrono::seconds older_than,
                                            const CallOptions& call = {}) = 0;
+
+  // Returns kFailedPrecondition if the store can tell that List() may lack objects that another
+  // host has just put. A caller that deletes what a list shows to be unneeded must ask first.
+  virtual Status CheckLists() const { return {}; }
 
   // Returns the name for messages: "s3://bucket/prefix" or the path of a folder.
   virtual std::string Name() const = 0;

@@ -1,6 +1,5 @@
 #include "repository/file_pull.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -85,7 +84,8 @@ class FilePuller {
   Status Fetch(const FetchRange& range) {
     auto received = [&](uint32_t unit, std::string_view plain) -> Status {
       const StoredUnit stored{range.pack, unit};
-      STASIS_TRY(CheckName(stored, plain));
+      STASIS_TRY(
+          CheckUnitName(context_.pack_names, context_.names, context_.places, stored, plain));
       auto part = std::lower_bound(
           parts_.begin(), parts_.end(), stored,
           [](const Part& a, const StoredUnit& wanted) { return a.stored < wanted; });
@@ -97,16 +97,6 @@ class FilePuller {
       return {};
     };
     return FetchUnits(context_.repository, context_.places, range, received, context_.call);
-  }
-
-  Status CheckName(const StoredUnit& stored, std::string_view plain) const {
-    const auto& names = context_.pack_names[stored.pack];
-    if (stored.unit >= names.size()) return {};
-    STASIS_ASSIGN(const Id128 name, context_.names.NameOf(plain));
-    if (name == names[stored.unit]) return {};
-    return Fail(Code::kDataLoss, Domain::kImage, 0,
-                fmt::format("unit {} of {} does not have the name that the repository records",
-                            stored.unit, PackKey(context_.places.id(stored.pack))));
   }
 
   const PullContext& context_;

@@ -40,6 +40,9 @@ class Collector {
   Result<GcReport> Run();
 
  private:
+  using ParseRecordKey = std::optional<PushId> (*)(std::string_view key);
+  template <class Read>
+  Status RemoveAbandonedBelow(const char* prefix, ParseRecordKey parse, Read read);
   Status RemoveAbandoned();
   Result<Garbage> List();
   Status ReadPending(Garbage& garbage);
@@ -52,6 +55,7 @@ class Collector {
   bool IsAbandoned(int64_t written_unix_ns) const {
     return UnixNowNs() - written_unix_ns >= options_.abandoned.count();
   }
+  bool IsDamagedAndAbandoned(const Error& error, const objects::ObjectInfo& object) const;
   void NoteUnknown(const std::string& key) {
     if (unknown_.size() < kMaxUnknown) unknown_.insert(key);
   }
@@ -75,40 +79,41 @@ Status Collector::ReportProgress() {
   return Fail(Code::kCancelled, "cancelled");
 }
 
-Status Collector::RemoveAbandoned() {
-  STASIS_ASSIGN(const auto pending, repository_.List(kPendingPrefix, call_));
-  for (const auto& object : pending) {
-    const auto push = ParsePendingKey(object.key);
-    if (!push) {
+// A damaged record has no time, but the store knows when it was put, and no record is put twice.
+bool Collector::IsDamagedAndAbandoned(const Error& error, const objects::ObjectInfo& object) const {
+  if (error.code != Code::kDataLoss || !object.put_unix_s) return false;
+  const int64_t age_s = UnixNowNs() / 1'000'000'000 - *object.put_unix_s;
+  return age_s >= std::chrono::ceil<std::chrono::seconds>(options_.abandoned).count();
+}
+
+template <class Read>
+Status Collector::RemoveAbandonedBelow(const char* prefix, ParseRecordKey parse, Read read) {
+  STASIS_ASSIGN(const auto objects, repository_.List(prefix, call_));
+  for (const auto& object : objects) {
+    const auto id = parse(object.key);
+    if (!id) {
       NoteUnknown(object.key);
       continue;
     }
-    auto record = repository_.ReadPending(*push, call_);
-    if (!record) {
-      if (record.error().code == Code::kNotFound) continue;
-      return Fail(std::move(record).error());
-    }
-    if (!IsAbandoned(record->written_unix_ns)) continue;
-    STASIS_TRY(repository_.store().Delete(object.key, call_));
-    report_.removed_records += 1;
-  }
-  STASIS_ASSIGN(const auto condemned, repository_.List(kCondemnedPrefix, call_));
-  for (const auto& object : condemned) {
-    const auto gc = ParseCondemnedKey(object.key);
-    if (!gc) {
-      NoteUnknown(object.key);
-      continue;
-    }
-    auto record = repository_.ReadCondemned(*gc, call_);
-    if (!record) {
-      if (record.error().code == Code::kNotFound) continue;
-      return Fail(std::move(record).error());
-    }
-    if (!IsAbandoned(record->written_unix_ns)) continue;
+    auto record = read(*id);
+    if (!record && record.error().code == Code::kNotFound) continue;
+    const bool is_abandoned = record ? IsAbandoned(record->written_unix_ns)
+                                     : IsDamagedAndAbandoned(record.error(), object);
+    if (!record && !is_abandoned) return Fail(std::move(record).error());
+    if (!is_abandoned) continue;
     STASIS_TRY(repository_.store().Delete(object.key, call_));
     report_.removed_records += 1;
   }
   return {};
+}
+
+Status Collector::RemoveAbandoned() {
+  STASIS_TRY(RemoveAbandonedBelow(kPendingPrefix, ParsePendingKey, [this](const PushId& push) {
+    return repository_.ReadPending(push, call_);
+  }));
+  return RemoveAbandonedBelow(kCondemnedPrefix, ParseCondemnedKey, [this](const GcId& gc) {
+    return repository_.ReadCondemned(gc, call_);
+  });
 }
 
 Result<Garbage> Collector::List() {
@@ -241,6 +246,7 @@ Status Collector::DeleteAll(Garbage& garbage) {
 Result<GcReport> Collector::Run() {
   const Stopwatch watch;
   const uint64_t requests = repository_.store().counters().requests;
+  STASIS_TRY(repository_.store().CheckLists());
   STASIS_TRY(RemoveAbandoned());
   STASIS_ASSIGN(Garbage garbage, List());
   STASIS_TRY(ReadPending(garbage));

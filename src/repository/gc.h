@@ -54,7 +54,8 @@ struct GcReport {
 };
 
 // Deletes nothing if a record of a push or an image cannot be read, because it is then unknown what
-// they need.
+// they need. A damaged record of a push or a gc is removed if the store put it so long ago that the
+// process was killed. Returns the error of ObjectStore::CheckLists().
 Result<GcReport> CollectGarbage(const Repository& repository, const GcOptions& options = {});
 
 }  // namespace stasis::repository

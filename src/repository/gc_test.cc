@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/checksum.h"
 #include "repository/record_clock.h"
 #include "repository/repository_testing.h"
 
@@ -12,6 +13,7 @@ namespace {
 
 using testing::Contents;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::MakeContents;
 using testing::Method;
@@ -92,6 +94,46 @@ TEST_F(GcTest, RemovesRecordsOfKilledProcesses) {
   EXPECT_THAT(Keys(), ElementsAre("repo"));
 }
 
+TEST_F(GcTest, RemovesADamagedRecordOnlyWhenItIsOld) {
+  const int64_t now = UnixNowNs() / 1'000'000'000;
+  const int64_t day = std::chrono::seconds(kRecordAbandoned).count();
+  for (const bool of_push : {true, false}) {
+    const PushId id = PutObjects();
+    const std::string key = of_push ? PendingKey(id) : CondemnedKey(id);
+    objects_.Overwrite(key, "damaged");
+    objects_.SetTime(key, now - day + 60);
+    const size_t before = Keys().size();
+    const auto refused = CollectGarbage(repository_);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Code::kDataLoss);
+    EXPECT_THAT(refused.error().message, HasSubstr(key));
+    EXPECT_THAT(refused.error().hint, HasSubstr("deleted by hand if no"));
+    EXPECT_EQ(Keys().size(), before);
+    objects_.SetTime(key, now - day);
+    const GcReport report = MustCollect();
+    EXPECT_EQ(report.removed_records, 1u);
+    EXPECT_EQ(report.deleted_packs, 1u);
+    EXPECT_THAT(Keys(), ElementsAre("repo"));
+  }
+}
+
+TEST_F(GcTest, KeepsAnOldRecordOfALaterVersion) {
+  const PushId id = *PushId::Random();
+  PutPending(id, {UnixNowNs(), {id}, {}});
+  // Another format version, with a right checksum.
+  std::string record = objects_.Objects()[PendingKey(id)];
+  record = *sealing_->OpenObject(PendingKey(id), record, "");
+  record[8] += 1;
+  record.resize(record.size() - Id128::kBytes);
+  record += Checksum(record).View();
+  objects_.Overwrite(PendingKey(id), *sealing_->SealObject(PendingKey(id), record));
+  objects_.SetTime(PendingKey(id), 0);
+  const auto refused = CollectGarbage(repository_);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kUnimplemented);
+  EXPECT_THAT(Keys("pending/"), ElementsAre(PendingKey(id)));
+}
+
 TEST_F(GcTest, KeepsTheRecordsOfOtherGcs) {
   const GcId other = *GcId::Random();
   ASSERT_TRUE(repository_.Write(RecordKind::kCondemned, CondemnedKey(other),
@@ -111,6 +153,18 @@ TEST_F(GcTest, DeletesNothingIfARecordCannotBeRead) {
   ASSERT_FALSE(report);
   EXPECT_EQ(report.error().code, Code::kDataLoss);
   EXPECT_EQ(Keys().size(), before);
+}
+
+TEST_F(GcTest, DeletesNothingIfListsMayBeOld) {
+  PutObjects();
+  const size_t before = Keys().size();
+  objects_.set_lists(Fail(Code::kFailedPrecondition, "lists are cached"));
+  const auto refused = CollectGarbage(repository_);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kFailedPrecondition);
+  EXPECT_EQ(Keys().size(), before);
+  objects_.set_lists({});
+  EXPECT_EQ(MustCollect().deleted_packs, 1u);
 }
 
 TEST_F(GcTest, NamesUnknownObjectsAndKeepsThem) {

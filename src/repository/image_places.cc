@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <map>
+#include <algorithm>
 
 namespace stasis::repository {
 
@@ -15,27 +15,36 @@ tl::unexpected<Error> Unusable(const Repository& repository, const std::string& 
 
 }  // namespace
 
-Status ImagePlaces::ReadTables(const Repository& repository, const objects::CallOptions& call) {
-  std::map<PushId, std::vector<PackTable>> by_push;
-  for (const PackId& id : record_->packs) {
-    auto at = by_push.find(id.push);
-    if (at == by_push.end()) {
-      auto tables = repository.ReadPlace(id.push, call);
-      if (!tables) {
-        if (tables.error().code != Code::kNotFound) return Fail(std::move(tables).error());
-        return Unusable(repository, PlaceKey(id.push), "is missing");
+// Keeps the tables of the image's packs only: an index may describe many others.
+Status ImagePlaces::ReadTables(const Repository& repository, const objects::CallOptions& call,
+                               uint64_t max_groups) {
+  uint64_t groups = 0;
+  tables_.resize(record_->packs.size());
+  for (const auto& [push, packs] : PacksByPush(*record_)) {
+    auto read = repository.ReadPlace(push, call);
+    if (!read) {
+      if (read.error().code != Code::kNotFound) return Fail(std::move(read).error());
+      return Unusable(repository, PlaceKey(push), "is missing");
+    }
+    for (const uint32_t pack : packs) {
+      const uint32_t number = record_->packs[pack].number;
+      const auto found = std::find_if(read->begin(), read->end(), [&](const PackTable& table) {
+        return table.number() == number;
+      });
+      if (found == read->end()) {
+        return Unusable(repository, PlaceKey(push),
+                        fmt::format("does not describe pack {}", number));
       }
-      at = by_push.emplace(id.push, std::move(*tables)).first;
+      groups += found->groups().size();
+      if (groups > max_groups) {
+        return Fail(
+            Code::kResourceExhausted, Domain::kImage, 0,
+            fmt::format("the indexes of the image's packs in {} have more than {} groups of "
+                        "units",
+                        repository.store().Name(), max_groups));
+      }
+      tables_[pack] = std::move(*found);
     }
-    const PackTable* found = nullptr;
-    for (const PackTable& table : at->second) {
-      if (table.number() == id.number) found = &table;
-    }
-    if (found == nullptr) {
-      return Unusable(repository, PlaceKey(id.push),
-                      fmt::format("does not describe pack {}", id.number));
-    }
-    tables_.push_back(*found);
   }
   return {};
 }
@@ -63,9 +72,9 @@ Status ImagePlaces::Check() const {
 }
 
 Result<ImagePlaces> ImagePlaces::Read(const Repository& repository, const ImageRecord& record,
-                                      const objects::CallOptions& call) {
+                                      const objects::CallOptions& call, uint64_t max_groups) {
   ImagePlaces places(record);
-  STASIS_TRY(places.ReadTables(repository, call));
+  STASIS_TRY(places.ReadTables(repository, call, max_groups));
   STASIS_TRY(places.Check());
   return places;
 }

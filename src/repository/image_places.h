@@ -14,10 +14,12 @@ namespace stasis::repository {
 class ImagePlaces {
  public:
   // Reads the indexes of all pushes that the image needs. Returns kDataLoss if one is missing or
-  // damaged, or lacks a unit that the image needs or has it in another length. `record` must
+  // damaged, or lacks a unit that the image needs or has it in another length. Returns
+  // kResourceExhausted if the tables of all packs have more than `max_groups` groups. `record` must
   // outlive the object.
   static Result<ImagePlaces> Read(const Repository& repository, const ImageRecord& record,
-                                  const objects::CallOptions& call);
+                                  const objects::CallOptions& call,
+                                  uint64_t max_groups = kMaxIndexGroups);
 
   // The table of record.packs[pack].
   const PackTable& table(uint32_t pack) const { return tables_[pack]; }
@@ -25,7 +27,8 @@ class ImagePlaces {
 
  private:
   explicit ImagePlaces(const ImageRecord& record) : record_(&record) {}
-  Status ReadTables(const Repository& repository, const objects::CallOptions& call);
+  Status ReadTables(const Repository& repository, const objects::CallOptions& call,
+                    uint64_t max_groups);
   Status Check() const;
 
   const ImageRecord* record_;

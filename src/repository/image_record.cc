@@ -90,6 +90,12 @@ void ImageRecord::AddTo(References& references) const {
   for (const PackId& pack : packs) references.Add(pack);
 }
 
+std::map<PushId, std::vector<uint32_t>> PacksByPush(const ImageRecord& record) {
+  std::map<PushId, std::vector<uint32_t>> packs;
+  for (uint32_t i = 0; i < record.packs.size(); ++i) packs[record.packs[i].push].push_back(i);
+  return packs;
+}
+
 std::vector<Sequence> SequencesOf(const store::Manifest& manifest) {
   std::vector<Sequence> sequences;
   for (size_t i = 0; i < manifest.ranges.size(); ++i) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,6 +36,9 @@ struct ImageRecord {
 
   void AddTo(References& references) const;
 };
+
+// Returns the packs of an image by their pushes, as indexes into ImageRecord::packs.
+std::map<PushId, std::vector<uint32_t>> PacksByPush(const ImageRecord& record);
 
 // A sequence of units of an image: a device range, a page file or a file. All units have unit_bytes
 // bytes, except that the last one may be shorter.

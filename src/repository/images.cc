@@ -9,7 +9,9 @@
 #include <mutex>
 #include <stop_token>
 
+#include "base/checksum.h"
 #include "repository/image_places.h"
+#include "repository/pack_names.h"
 #include "repository/unit_fetch.h"
 #include "store/image_folder.h"
 #include "store/image_report.h"
@@ -30,10 +32,13 @@ bool IsFinding(const Error& error) {
          error.code == Code::kInvalidArgument;
 }
 
-std::vector<StoredUnit> UnitsOf(const ImageRecord& record) {
+// Returns the units of memory: of ranges and page files.
+std::vector<StoredUnit> MemoryUnits(const ImageRecord& record) {
   std::vector<StoredUnit> units;
-  for (const auto& runs : record.sequences) {
-    for (const StoredRun& run : runs) {
+  const auto sequences = SequencesOf(record.manifest);
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    if (sequences[i].kind == Sequence::Kind::kFile) continue;
+    for (const StoredRun& run : record.sequences[i]) {
       for (uint32_t i = 0; !run.is_zero() && i < run.units; ++i) {
         units.push_back({run.pack, run.first + i});
       }
@@ -43,6 +48,63 @@ std::vector<StoredUnit> UnitsOf(const ImageRecord& record) {
   units.erase(std::unique(units.begin(), units.end()), units.end());
   return units;
 }
+
+uint64_t FileBytes(const ImagePlaces& places, const StoredRun& run) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; !run.is_zero() && i < run.units; ++i) {
+    bytes += places.table(run.pack).Place(run.first + i).plain_bytes;
+  }
+  return bytes;
+}
+
+// Computes the checksums of a file from its bytes in order, and compares them with the recorded
+// ones.
+class FileChecksums {
+ public:
+  FileChecksums(const store::File& file, uint64_t chunk_bytes)
+      : file_(file), chunk_bytes_(chunk_bytes) {}
+
+  void Add(std::string_view data) {
+    while (!data.empty()) {
+      const std::string_view some = data.substr(0, chunk_bytes_ - in_chunk_);
+      stream_.Update(some);
+      in_chunk_ += some.size();
+      position_ += some.size();
+      data.remove_prefix(some.size());
+      if (in_chunk_ == chunk_bytes_) EndChunk();
+    }
+  }
+  // The last unit may reach beyond the end of the file.
+  void AddZeros(uint64_t bytes) {
+    static constexpr char kZeros[4096] = {};
+    bytes = std::min(bytes, file_.size_bytes - std::min(position_, file_.size_bytes));
+    for (uint64_t done = 0; done < bytes;) {
+      const uint64_t some = std::min<uint64_t>(sizeof kZeros, bytes - done);
+      Add({kZeros, some});
+      done += some;
+    }
+  }
+  Status Check() {
+    if (in_chunk_ > 0) EndChunk();
+    if (position_ == file_.size_bytes && computed_ == file_.checksums) return {};
+    return Fail(
+        Code::kDataLoss, Domain::kImage, 0,
+        fmt::format("file {} does not have the checksum that the dump recorded", file_.path));
+  }
+
+ private:
+  void EndChunk() {
+    computed_.push_back(stream_.Finish());
+    stream_.Reset();
+    in_chunk_ = 0;
+  }
+
+  const store::File& file_;
+  const uint64_t chunk_bytes_;
+  ChecksumStream stream_;
+  uint64_t position_ = 0, in_chunk_ = 0;
+  std::vector<Id128> computed_;
+};
 
 class Verifier {
  public:
@@ -70,6 +132,14 @@ class Verifier {
   Status Check();
   Status CheckPacks(const ImagePlaces& places, const ImageRecord& record);
   Status ReadUnits(const ImagePlaces& places, const ImageRecord& record);
+  Status ReadMemory(const ImagePlaces& places, const FetchRange& range);
+  Status ReadFile(const ImagePlaces& places, const ImageRecord& record, size_t sequence);
+  Status CheckName(const ImagePlaces& places, const StoredUnit& stored, std::string_view plain) {
+    if (options_.names == nullptr) return {};
+    return CheckUnitName(names_, *options_.names, places, stored, plain);
+  }
+  // Adds a finding. Returns any other error.
+  Status Note(Status status);
 
   const Repository& repository_;
   const std::string name_;
@@ -77,6 +147,8 @@ class Verifier {
   std::stop_source stop_;
   const std::stop_callback<std::function<void()>> forward_;
   objects::CallOptions call_;
+  PackNames names_;
+  std::atomic<uint64_t> done_{0};
   std::mutex mutex_;  // guards the findings
   VerifyReport report_;
 };
@@ -117,29 +189,72 @@ Status Verifier::CheckPacks(const ImagePlaces& places, const ImageRecord& record
   return {};
 }
 
-Status Verifier::ReadUnits(const ImagePlaces& places, const ImageRecord& record) {
-  const auto ranges = PlanFetches(places, UnitsOf(record));
-  uint64_t total = 0;
-  for (const FetchRange& range : ranges) total += range.plain_bytes;
-  std::atomic<uint64_t> done{0};
-  auto read = [&](size_t i) -> Status {
-    auto received = [&](uint32_t, std::string_view plain) -> Status {
-      done += plain.size();
-      return {};
-    };
-    Status status = FetchUnits(repository_, places, ranges[i], received, call_);
-    if (status || !IsFinding(status.error())) return status;
-    std::lock_guard lock(mutex_);
-    report_.findings.push_back(status.error().ToString());
+Status Verifier::Note(Status status) {
+  if (status || !IsFinding(status.error())) return status;
+  std::lock_guard lock(mutex_);
+  report_.findings.push_back(status.error().ToString());
+  return {};
+}
+
+Status Verifier::ReadMemory(const ImagePlaces& places, const FetchRange& range) {
+  const auto received = [&](uint32_t unit, std::string_view plain) -> Status {
+    STASIS_TRY(CheckName(places, {range.pack, unit}, plain));
+    done_ += plain.size();
     return {};
   };
-  auto progress = [&](uint64_t now, uint64_t all) {
+  return FetchUnits(repository_, places, range, received, call_);
+}
+
+// Reads a file from its beginning to its end, because its checksums need it in this order.
+Status Verifier::ReadFile(const ImagePlaces& places, const ImageRecord& record, size_t sequence) {
+  const Sequence file = SequencesOf(record.manifest)[sequence];
+  FileChecksums checksums(record.manifest.files[file.index], record.manifest.chunk_bytes);
+  for (const StoredRun& run : record.sequences[sequence]) {
+    if (run.is_zero()) {
+      checksums.AddZeros(uint64_t{run.units} * file.unit_bytes);
+      continue;
+    }
+    std::vector<StoredUnit> units;
+    for (uint32_t i = 0; i < run.units; ++i) units.push_back({run.pack, run.first + i});
+    for (const FetchRange& range : PlanFetches(places, units)) {
+      const auto received = [&](uint32_t unit, std::string_view plain) -> Status {
+        STASIS_TRY(CheckName(places, {range.pack, unit}, plain));
+        checksums.Add(plain);
+        done_ += plain.size();
+        return {};
+      };
+      STASIS_TRY(FetchUnits(repository_, places, range, received, call_));
+    }
+  }
+  return checksums.Check();
+}
+
+Status Verifier::ReadUnits(const ImagePlaces& places, const ImageRecord& record) {
+  if (options_.names != nullptr) {
+    std::vector<std::string> unread;  // a pull works without them
+    STASIS_ASSIGN(names_, ReadPackNames(repository_, record, *options_.names, call_, unread));
+  }
+  const auto ranges = PlanFetches(places, MemoryUnits(record));
+  uint64_t total = 0;
+  for (const FetchRange& range : ranges) total += range.plain_bytes;
+  std::vector<size_t> files;
+  const auto sequences = SequencesOf(record.manifest);
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    if (sequences[i].kind != Sequence::Kind::kFile) continue;
+    files.push_back(i);
+    for (const StoredRun& run : record.sequences[i]) total += FileBytes(places, run);
+  }
+  const auto read = [&](size_t i) {
+    if (i < ranges.size()) return Note(ReadMemory(places, ranges[i]));
+    return Note(ReadFile(places, record, files[i - ranges.size()]));
+  };
+  const auto progress = [&](uint64_t now, uint64_t all) {
     if (!options_.progress || options_.progress(now, all)) return true;
     stop_.request_stop();
     return false;
   };
-  STASIS_TRY(ForEachWithProgress(ranges.size(), read, done, total, progress, 2));
-  report_.bytes = done;
+  STASIS_TRY(ForEachWithProgress(ranges.size() + files.size(), read, done_, total, progress, 2));
+  report_.bytes = done_;
   std::sort(report_.findings.begin(), report_.findings.end());
   return {};
 }

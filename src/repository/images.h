@@ -11,6 +11,7 @@
 #include "base/parallel.h"
 #include "base/result.h"
 #include "repository/repository.h"
+#include "store/unit_names.h"
 
 namespace stasis::repository {
 
@@ -37,6 +38,8 @@ struct VerifyOptions {
   // Also fetches and checks all units. Otherwise only checks that all packs exist and have the
   // right lengths.
   bool reads_units = true;
+  // If not null: units whose recorded names were made with the same key are compared with them.
+  const store::UnitNames* names = nullptr;
   // Refuses an image that was pushed earlier: a server can bring back an old record. 0: any.
   int64_t not_before_unix_ns = 0;
   Progress progress;  // with the bytes of units
@@ -47,7 +50,7 @@ struct VerifyOptions {
 struct VerifyReport {
   std::vector<std::string> findings;  // empty: the image is intact. At most one for each request
   uint64_t packs = 0;
-  uint64_t bytes = 0;  // of units that were read and are intact
+  uint64_t bytes = 0;  // of units that were read and are intact; those of files once for each file
   double seconds = 0;
 };
 

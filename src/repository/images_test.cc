@@ -10,11 +10,13 @@ namespace stasis::repository {
 
 namespace {
 
+using testing::Contents;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::MakeContents;
 using testing::MemoryStore;
+using testing::NamesOf;
 
 class ImagesTest : public testing::RepositoryTest {
  protected:
@@ -70,6 +72,42 @@ TEST_F(ImagesTest, AreVerifiedUnitByUnit) {
   EXPECT_THAT(MustVerify("llama", quick).findings, ElementsAre(HasSubstr("bytes instead of")));
   ASSERT_TRUE(objects_.Delete(key));
   EXPECT_THAT(MustVerify("llama", quick).findings, ElementsAre(HasSubstr("is missing")));
+}
+
+TEST_F(ImagesTest, AreVerifiedByTheNamesOfUnits) {
+  MustPush("llama", MakeContents(1));
+  const auto key = ParseIndexKey(Keys("index/")[0]);
+  auto index = repository_.ReadNames(key->push, {});
+  ASSERT_TRUE(index);
+  for (Id128& name : index->names) name.bytes[3] ^= 1;
+  ASSERT_TRUE(repository_.Write(RecordKind::kNames, NamesKey(key->push), EncodeNames(*index), {}));
+  VerifyOptions options;
+  options.names = &names_;
+  EXPECT_THAT(MustVerify("llama", options).findings,
+              ::testing::Contains(HasSubstr("does not have the name")));
+  const auto others = NamesOf(9);  // cannot tell
+  options.names = &others;
+  EXPECT_THAT(MustVerify("llama", options).findings, IsEmpty());
+}
+
+TEST_F(ImagesTest, AreVerifiedByTheChecksumsOfFiles) {
+  Contents contents = MakeContents(1);
+  const uint64_t chunk = store::kChunkBytes;
+  contents.files["cpu/holes.img"] = std::string(chunk + 70'000, '\0') + "x";
+  contents.files["cpu/large.img"] =
+      std::string(chunk, 'a') + std::string(chunk, 'b') + "tail" + std::string(70'000, '\0');
+  MustPush("llama", contents);
+  EXPECT_THAT(MustVerify("llama").findings, IsEmpty());
+  auto record = repository_.ReadImage("llama", {});
+  ASSERT_TRUE(record);
+  for (store::File& file : record->manifest.files) {
+    if (file.path == "cpu/large.img") file.checksums[1].bytes[0] ^= 1;
+  }
+  const auto body = EncodeImage(*record);
+  ASSERT_TRUE(body) << body.error().ToString();
+  ASSERT_TRUE(repository_.Write(RecordKind::kImage, ImageKey("llama"), *body, {}));
+  EXPECT_THAT(MustVerify("llama").findings,
+              ElementsAre(HasSubstr("file cpu/large.img does not have the checksum")));
 }
 
 TEST_F(ImagesTest, ThatAreTooOldAreFound) {

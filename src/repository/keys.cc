@@ -9,9 +9,10 @@
 #include <cstdlib>
 #include <vector>
 
+#include "base/erase.h"
 #include "base/file.h"
 #include "base/hex.h"
-#include "repository/key_command.h"
+#include "base/shell_command.h"
 
 namespace stasis::repository {
 namespace {
@@ -176,7 +177,7 @@ Result<MasterKey> CreateKeyFile(const std::string& path) {
 Result<MasterKey> ReadKeyFile(const std::string& path) { return ReadChecked(path, Readers::kOwn); }
 
 Result<MasterKey> ReadKeyFromCommand(const std::string& command, const Deadline& deadline) {
-  auto output = RunKeyCommand(command, kMaxKeyTextBytes, deadline);
+  auto output = RunShellCommand({"keys.command", command, kMaxKeyTextBytes}, deadline);
   if (!output) return Fail(std::move(output).error());
   const Eraser eraser(*output);
   return ParseKey(*output, "the output of keys.command");

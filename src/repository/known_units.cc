@@ -1,7 +1,5 @@
 #include "repository/known_units.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 namespace stasis::repository {
@@ -9,7 +7,6 @@ namespace stasis::repository {
 namespace {
 
 constexpr uint64_t kLeastUse = 2;  // a pack is worth keeping if one half of it is needed
-constexpr size_t kMaxKnownUnits = 1u << 28;
 
 // Returns whether a record can be left out of a search: it is gone, or damaged.
 bool CanSkip(const Error& error) {
@@ -21,7 +18,13 @@ bool CanSkip(const Error& error) {
 
 Result<KnownUnits> KnownUnits::Look(const Repository& repository, const store::UnitNaming& naming,
                                     const objects::CallOptions& call) {
+  return Look(repository, naming, call, Limits());
+}
+
+Result<KnownUnits> KnownUnits::Look(const Repository& repository, const store::UnitNaming& naming,
+                                    const objects::CallOptions& call, const Limits& limits) {
   KnownUnits known;
+  known.limits_ = limits;
   STASIS_ASSIGN(const auto packs, repository.List(kPacksPrefix, call));
   std::map<PackId, uint64_t> usable;
   for (const auto& object : packs) {
@@ -39,6 +42,10 @@ Result<KnownUnits> KnownUnits::Look(const Repository& repository, const store::U
     const auto key = ParseIndexKey(object.key);
     if (!key || !key->is_names || !places.contains(key->push)) continue;
     STASIS_TRY(known.AddNames(repository, key->push, naming, usable, call));
+  }
+  if (known.is_partial_) {
+    known.notes_.push_back(
+        "the repository has more units than a push looks at; some were uploaded again");
   }
   if (known.packs_.empty()) return known;
   known.BuildTable();
@@ -66,7 +73,12 @@ Status KnownUnits::AddNames(const Repository& repository, const PushId& push,
     const auto object = usable.find(id);
     // A pack that was cut off is not relied upon.
     if (object == usable.end() || object->second != table.object_bytes()) continue;
-    if (units_.size() + table.units() > kMaxKnownUnits) continue;
+    if (units_.size() + table.units() > limits_.units ||
+        groups_ + table.groups().size() > limits_.groups) {
+      is_partial_ = true;
+      continue;
+    }
+    groups_ += table.groups().size();
     const auto pack = static_cast<uint32_t>(packs_.size());
     for (uint32_t number = 0; number < table.units(); ++number) {
       units_.push_back({pack, number});

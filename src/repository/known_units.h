@@ -19,11 +19,18 @@ namespace stasis::repository {
 
 class KnownUnits {
  public:
+  // What is kept of all indexes. Packs beyond that are not used, and a note says so.
+  struct Limits {
+    uint64_t units = 2 * kMaxIndexNames;  // about 32 bytes each
+    uint64_t groups = kMaxIndexGroups;
+  };
   KnownUnits() = default;
   // Reads the names of the units of all packs that exist, that no gc has condemned, and whose names
   // were made with `naming`. Also reads which of these units are needed by images.
   static Result<KnownUnits> Look(const Repository& repository, const store::UnitNaming& naming,
                                  const objects::CallOptions& call);
+  static Result<KnownUnits> Look(const Repository& repository, const store::UnitNaming& naming,
+                                 const objects::CallOptions& call, const Limits& limits);
 
   struct Unit {
     uint32_t pack;    // for PackOf
@@ -60,6 +67,9 @@ class KnownUnits {
   void Need(KnownPack& pack, uint32_t number);
   void BuildTable();
 
+  Limits limits_;
+  uint64_t groups_ = 0;           // of packs_
+  bool is_partial_ = false;       // a limit was reached
   std::vector<KnownPack> packs_;  // in the order of their ids
   std::vector<Unit> units_;
   std::vector<Id128> names_;  // of units_

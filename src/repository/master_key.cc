@@ -38,11 +38,6 @@ SecretBytes Hkdf(std::string_view secret, std::string_view info) {
   return key;
 }
 
-void Erase(std::string& text) {
-  ::OPENSSL_cleanse(text.data(), text.size());
-  text.clear();
-}
-
 MasterKey::MasterKey(const SecretBytes& bytes)
     : bytes_(bytes), id_(Id128::FromRaw(HmacSha256(bytes.View(), kIdLabel).data())) {}
 

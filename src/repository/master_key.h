@@ -64,7 +64,4 @@ class MasterKey {
 // Returns the first 32 bytes of HKDF-SHA-256 without salt.
 SecretBytes Hkdf(std::string_view secret, std::string_view info);
 
-// Erases the contents, then the string. For text that holds a key.
-void Erase(std::string& text);
-
 }  // namespace stasis::repository

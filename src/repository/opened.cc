@@ -99,6 +99,9 @@ Result<OpenedRepository::Created> OpenedRepository::Create(Registration& registr
   if (!info) return Fail(std::move(info).error());
   STASIS_TRY(CheckSame(registration, *info, store->Name()));
   STASIS_TRY(SealingOf(*info, found ? &found->key : nullptr, store->Name()));
+  if (const Status lists = store->CheckLists(); !lists) {
+    result.warning = lists.error().ToString() + "; " + lists.error().hint;
+  }
   registration.id = info->id;
   STASIS_ASSIGN(registration.origin_id, Id128::Random());
   return result;

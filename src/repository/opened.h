@@ -40,6 +40,7 @@ class OpenedRepository {
                                                         const Access& access);
 
   struct Created {
+    std::string warning;                 // for the user; empty: none
     bool created = false;                // false: the repository existed
     std::optional<Id128> master_key_id;  // of an encrypted one
   };

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cassert>
 #include <functional>
-#include <map>
 #include <memory>
 #include <stop_token>
 
@@ -57,30 +56,10 @@ class Puller {
 
 // Without names the image can be read all the same.
 Status Puller::ReadNames() {
-  const Id128& key = options_.names->key().id();
-  std::map<PushId, NamesIndex> by_push;
-  for (const PackId& pack : record_.packs) {
-    if (by_push.contains(pack.push)) continue;
-    auto index = repository_.ReadNames(pack.push, call_);
-    if (!index) {
-      if (index.error().code == Code::kCancelled) return Fail(std::move(index).error());
-      report_.notes.push_back("units were not shared with local images: " +
-                              index.error().ToString());
-      index = NamesIndex();
-    }
-    const bool is_ours =
-        index->naming.function == store::kUnitNameFunction && index->naming.key_id == key;
-    by_push.emplace(pack.push, is_ours ? std::move(*index) : NamesIndex());
-  }
-  for (const PackId& pack : record_.packs) {
-    const NamesIndex& index = by_push[pack.push];
-    auto& names = pack_names_.emplace_back();
-    size_t at = 0;
-    for (const PackTable& table : index.packs) {
-      const auto begin = index.names.begin() + static_cast<ptrdiff_t>(at);
-      at += table.units();
-      if (table.number() == pack.number) names.assign(begin, begin + table.units());
-    }
+  std::vector<std::string> unread;
+  STASIS_ASSIGN(pack_names_, ReadPackNames(repository_, record_, *options_.names, call_, unread));
+  for (const std::string& why : unread) {
+    report_.notes.push_back("units were not shared with local images: " + why);
   }
   return {};
 }
@@ -156,6 +135,7 @@ Result<PullReport> Puller::Run(const std::string& store, const std::string& loca
                 fmt::format("{} has no image {}", repository_.store().Name(), name_));
   }
   record_ = std::move(*record);
+  if (options_.accept) STASIS_TRY(options_.accept(record_.manifest));
   report_.image_bytes = TotalBytes();
   STASIS_ASSIGN(const ImagePlaces places, ImagePlaces::Read(repository_, record_, call_));
   STASIS_TRY(ReadNames());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -12,6 +13,7 @@
 #include "base/parallel.h"
 #include "base/result.h"
 #include "repository/repository.h"
+#include "store/manifest.h"
 #include "store/origin.h"
 #include "store/unit_names.h"
 #include "store/write_options.h"
@@ -30,6 +32,8 @@ struct PullOptions {
   std::optional<store::OriginKey> origin;
   // Leaves out the memory of the GPUs, and sets Manifest::ranges_elsewhere.
   bool without_ranges = false;
+  // If set: called with the image's manifest before anything else is read. An error ends the pull.
+  std::function<Status(const store::Manifest&)> accept;
   // Called with the bytes of units fetched or linked, and of all units. Returns false to cancel.
   Progress progress;
   // Ends the pull, also in the middle of a request.

@@ -162,6 +162,25 @@ TEST_F(PullTest, RefusesNamesThatDoNotMatchTheData) {
   EXPECT_THAT(ErrorOfPull(Code::kDataLoss), ::testing::HasSubstr("does not have the name"));
 }
 
+TEST_F(PullTest, ReadsNothingOfAnImageThatIsNotAccepted) {
+  MustPush("llama", MakeContents(1));
+  PullOptions options;
+  options.names = &names_;
+  std::string job;
+  options.accept = [&](const store::Manifest& manifest) -> Status {
+    job = manifest.job.id;
+    return Fail(Code::kPermissionDenied, "not trusted");
+  };
+  TempStore other;
+  const uint64_t before = objects_.counters().requests;
+  const auto report = Pull(repository_, "llama", other.path(), "llama", options);
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code, Code::kPermissionDenied);
+  EXPECT_EQ(job, "llama");
+  EXPECT_EQ(objects_.counters().requests - before, 1u);
+  EXPECT_THAT(*ListDir(other.path()), ::testing::IsEmpty());
+}
+
 TEST_F(PullTest, CanBeCancelled) {
   MustPush("llama", MakeContents(1));
   PullOptions options;

@@ -9,6 +9,18 @@ namespace {
 // A list that does not end would otherwise fill the memory.
 constexpr size_t kMaxListed = 20'000'000;
 
+// Adds to the error of a damaged record of a push or a gc what can be done.
+template <class T>
+Result<T> WithNextStep(Result<T> record, const char* process) {
+  if (!record && record.error().code == Code::kDataLoss) {
+    record.error().hint = fmt::format(
+        "`stasis image gc` with this repository removes the record when it is a day old; it may be "
+        "deleted by hand if no {} of this repository has run on any host for an hour",
+        process);
+  }
+  return record;
+}
+
 // Adds the name of the object to an error of its decoding.
 template <class T>
 Result<T> Named(Result<T> decoded, const std::string& what) {
@@ -115,15 +127,17 @@ Result<NamesIndex> Repository::ReadNames(const PushId& push,
 Result<Pending> Repository::ReadPending(const PushId& push,
                                         const objects::CallOptions& call) const {
   const std::string key = PendingKey(push);
-  STASIS_ASSIGN(const std::string body, Read(RecordKind::kPending, key, call));
-  return Named(DecodePending(body), NameOf(key));
+  STASIS_ASSIGN(const std::string body,
+                WithNextStep(Read(RecordKind::kPending, key, call), "push"));
+  return WithNextStep(Named(DecodePending(body), NameOf(key)), "push");
 }
 
 Result<Condemned> Repository::ReadCondemned(const GcId& gc,
                                             const objects::CallOptions& call) const {
   const std::string key = CondemnedKey(gc);
-  STASIS_ASSIGN(const std::string body, Read(RecordKind::kCondemned, key, call));
-  return Named(DecodeCondemned(body), NameOf(key));
+  STASIS_ASSIGN(const std::string body,
+                WithNextStep(Read(RecordKind::kCondemned, key, call), "gc"));
+  return WithNextStep(Named(DecodeCondemned(body), NameOf(key)), "gc");
 }
 
 Result<std::vector<objects::ObjectInfo>> Repository::List(const std::string& prefix,

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/erase.h"
 #include "base/little_endian.h"
 
 namespace stasis::repository {

@@ -1,7 +1,5 @@
 #include "repository/unit_pull.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <span>
@@ -155,11 +153,7 @@ Status UnitPuller::CheckOrDecide(uint32_t position, const Id128& name, std::span
   const Id128& known = units_.unit(position).stored.name;
   if (!known.IsZero()) {
     is_new = units_.unit(position).kind == Kind::kNew;
-    if (known == name) return {};
-    return Fail(
-        Code::kDataLoss, Domain::kImage, 0,
-        fmt::format("unit {} of {} does not have the name that the repository records",
-                    stored_[position].unit, PackKey(context_.places.id(stored_[position].pack))));
+    return known == name ? Status() : WrongUnitName(context_.places, stored_[position]);
   }
   is_new = false;
   for (const Wanted& one : same) {

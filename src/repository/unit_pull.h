@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "repository/image_places.h"
 #include "repository/image_record.h"
+#include "repository/pack_names.h"
 #include "repository/repository.h"
 #include "repository/unit_fetch.h"
 #include "store/image_writer.h"
@@ -21,10 +22,6 @@
 #include "store/write_options.h"
 
 namespace stasis::repository {
-
-// The names of the units of each pack of an image; empty for packs whose names are not known, or
-// were made with another key than the local names.
-using PackNames = std::vector<std::vector<Id128>>;
 
 struct PullContext {
   const Repository& repository;

@@ -37,7 +37,7 @@ HEADERS = {'host', 'x-amz-date', 'x-amz-content-sha256', 'x-amz-security-token',
            'content-type', 'content-length', 'accept'}
 LIST_QUERY = {'list-type', 'max-keys', 'prefix', 'start-after', 'encoding-type'}
 LOCK = threading.Lock()
-OBJECTS, FAULTS, LOG = {}, [], []
+OBJECTS, TIMES, FAULTS, LOG = {}, {}, [], []
 
 
 class Refused(Exception):
@@ -202,6 +202,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             raise Refused(411, 'MissingContentLength')
         with LOCK:
             OBJECTS[key] = body
+            TIMES[key] = datetime.datetime.now(datetime.timezone.utc).strftime('%Y-%m-%dT%H:%M:%S.000Z')
         self.answer(200, b'', {'ETag': f'"{hashlib.md5(body).hexdigest()}"'})
 
     def object_delete(self, key, _):
@@ -239,8 +240,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             keys = sorted(key for key in OBJECTS
                           if key.startswith(query.get('prefix', '')) and key > query.get('start-after', ''))
             sizes = {key: len(OBJECTS[key]) for key in keys}
+            times = {key: f'<LastModified>{TIMES[key]}</LastModified>' for key in keys if key in TIMES}
         page = keys[:int(query.get('max-keys', 1000))]
-        items = ''.join(f'<Contents><Key>{escape(quote(key, "/"))}</Key><Size>{sizes[key]}</Size></Contents>'
+        items = ''.join(f'<Contents><Key>{escape(quote(key, "/"))}</Key>{times.get(key, "")}'
+                        f'<Size>{sizes[key]}</Size></Contents>'
                         for key in page)
         self.answer(200, '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/">'
                     f'<EncodingType>url</EncodingType><IsTruncated>{str(len(page) < len(keys)).lower()}</IsTruncated>'

@@ -131,6 +131,15 @@ def moves(world, server, a, b):
         demand(not any((target.state / "data" / "images").iterdir()), "the restore left something")
     demand(sent[0] > 32 << 20, f"the first push sent {sent[0]} bytes only")
     demand(max(sent[1:]) < sent[0] // 4, f"later pushes sent {sent} bytes, though little had changed")
+
+    # A job is restored from the copy of its latest image, since the image was deleted here.
+    b("dump", "job", "--name", "final", "--to", "fleet")
+    latest = b("checkpoints", "job", "--json").json()["checkpoints"][-1]
+    demand(latest["copy"] == "fleet/final" and not latest["exists"], f"the checkpoint is {latest}")
+    demand(b("checkpoints", "job").out.rstrip().endswith(" fleet/final"), "the copy is not shown")
+    restored = b("restore", "job", "--json").json()
+    demand(restored["image"] == "fleet/final", f"restored from {restored['image']}")
+    program.expect_running()
     program.kill()
     b("wait", "job", expect=None)
 

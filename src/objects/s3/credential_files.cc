@@ -1,15 +1,10 @@
 #include "objects/s3/credential_files.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 
+#include "base/erase.h"
 #include "base/file.h"
-#include "base/subprocess.h"
+#include "base/shell_command.h"
 
 namespace stasis::objects::s3 {
 namespace {
@@ -17,7 +12,6 @@ namespace {
 constexpr size_t kMaxFileBytes = 1 << 20;
 constexpr size_t kMaxProcessOutput = 64 << 10;
 constexpr std::chrono::seconds kProcessTimeout{60};
-constexpr int kStopCheckMs = 200;
 
 std::string Trim(std::string_view text) {
   static constexpr char kSpaces[] = " \t\r";
@@ -37,25 +31,6 @@ Result<IniFile> ReadIni(const CredentialOptions& options, const char* variable, 
   if (!text && text.error().code == Code::kNotFound) return IniFile{};
   if (!text) return Fail(std::move(text).error());
   return ParseIni(*text);
-}
-
-// Reads until end of file, which a child causes at its exit.
-Result<std::string> ReadAnswer(int fd, const CallOptions& call, const Deadline& deadline) {
-  std::string answer;
-  for (;;) {
-    if (call.stop.stop_requested()) return Fail(Code::kCancelled, "cancelled");
-    if (deadline.passed()) return Fail(Code::kDeadlineExceeded, "it did not end in time");
-    pollfd item{fd, POLLIN, 0};
-    const int left = deadline.PollTimeout();
-    if (::poll(&item, 1, left < 0 ? kStopCheckMs : std::min(left, kStopCheckMs)) <= 0) continue;
-    char buffer[4096];
-    const ssize_t size = ::read(fd, buffer, sizeof buffer);
-    if (size == 0) return answer;
-    if (size < 0 && errno == EINTR) continue;
-    if (size < 0) return FailErrno(errno, "read its answer");
-    answer.append(buffer, static_cast<size_t>(size));
-    if (answer.size() > kMaxProcessOutput) return Fail(Code::kOutOfRange, "its answer is too long");
-  }
 }
 
 Found FromProfile(const std::map<std::string, std::string>& settings, const std::string& what,
@@ -146,33 +121,13 @@ Found FromFiles(const ServiceCall& call) {
 
 Result<Credentials> FromProcess(const std::string& command, const CallOptions& call) {
   const std::string what = "credential_process";
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return FailErrno(errno, "create a pipe");
-  const UniqueFd reader(ends[0]);
-  UniqueFd writer(ends[1]);
-  SpawnOptions spawn;
-  spawn.argv = {"/bin/sh", "-c", command};
-  spawn.fds[1] = writer.get();
-  STASIS_ASSIGN(auto child, Subprocess::Spawn(spawn));
-  writer.Reset();
-  const Deadline deadline = Deadline::Sooner(call.deadline, Deadline::In(kProcessTimeout));
-  auto answer = ReadAnswer(reader.get(), call, deadline);
-  if (!answer) {
-    child.Kill(SIGKILL);
-    (void)child.Wait();
-    return Fail(std::move(answer).error().WithContext("run " + what));
-  }
-  auto status = child.Wait(deadline);
-  if (!status) {
-    child.Kill(SIGKILL);
-    (void)child.Wait();
-    return Fail(std::move(status).error().WithContext("run " + what));
-  }
-  if (*status != 0) {
-    return Fail(Code::kFailedPrecondition, what + " " + DescribeWaitStatus(*status),
-                "run it by hand: " + command);
-  }
-  return ParseCredentialJson(*answer, what);
+  auto output =
+      RunShellCommand({what, command, kMaxProcessOutput},
+                      Deadline::Sooner(call.deadline, Deadline::In(kProcessTimeout)), call.stop);
+  if (!output) return Fail(std::move(output).error());
+  auto credentials = ParseCredentialJson(*output, what);
+  Erase(*output);
+  return credentials;
 }
 
 }  // namespace stasis::objects::s3

@@ -18,7 +18,8 @@ IniFile ParseIni(const std::string& text);
 // exist or needs something that is not supported.
 Found FromFiles(const ServiceCall& call);
 
-// Runs the command of `credential_process` with a shell, for at most one minute.
+// Runs the command of `credential_process` with a shell, for at most one minute. See
+// RunShellCommand() for its errors.
 Result<Credentials> FromProcess(const std::string& command, const CallOptions& call);
 
 }  // namespace stasis::objects::s3

@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <stop_token>
+#include <thread>
 
 #include "base/file.h"
 #include "objects/s3/credential_files.h"
@@ -104,6 +107,43 @@ credential_process = echo '{"Version": 1, "AccessKeyId": "p", "SecretAccessKey":
   }
   const CallOptions call{Deadline::In(std::chrono::milliseconds(50)), {}};
   EXPECT_EQ(FromProcess("exec sleep 600", call).error().code, Code::kDeadlineExceeded);
+}
+
+// Credentials must not get into messages, and nothing that was started stays.
+TEST_F(CredentialsTest, EndsAProcessWithItsChildren) {
+  const std::string pid_file = home_ + "/pid";
+  std::stop_source stop;
+  std::thread stopper([&] {
+    while (!ReadFile(pid_file).value_or("").ends_with('\n')) ::usleep(10'000);
+    stop.request_stop();
+  });
+  const auto stopped =
+      FromProcess("sleep 1000 & echo $! > " + pid_file + "; wait", {Deadline(), stop.get_token()});
+  stopper.join();
+  ASSERT_FALSE(stopped);
+  EXPECT_EQ(stopped.error().code, Code::kCancelled);
+  const std::string pid = *ReadFile(pid_file);
+  const auto is_running = [&] {
+    const auto stat = ReadFile("/proc/" + pid.substr(0, pid.size() - 1) + "/stat");
+    return stat && stat->find(") Z") == stat->npos;
+  };
+  // SIGKILL was sent to the group; the kernel may still be at work.
+  const auto gone = Deadline::In(std::chrono::seconds(20));
+  while (is_running() && !gone.passed()) ::usleep(10'000);
+  EXPECT_FALSE(is_running());
+
+  const Error error =
+      FromProcess("echo a-secret; echo no access >&2; exit 3 # password", {}).error();
+  EXPECT_THAT(error.message, HasSubstr("credential_process exited with code 3: no access"));
+  EXPECT_THAT(error.ToString() + error.hint, ::testing::Not(HasSubstr("secret")));
+  EXPECT_THAT(error.ToString() + error.hint, ::testing::Not(HasSubstr("password")));
+}
+
+// A process that the command leaves behind holds the pipe; only the command's end counts.
+TEST_F(CredentialsTest, DoesNotWaitForAProcessThatACommandLeaves) {
+  const CallOptions call{Deadline::In(std::chrono::seconds(15)), {}};
+  EXPECT_TRUE(
+      FromProcess(R"(sleep 20 & echo '{"AccessKeyId": "p", "SecretAccessKey": "q"}')", call));
 }
 
 TEST_F(CredentialsTest, RefusesExpiredOnes) {

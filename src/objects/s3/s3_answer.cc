@@ -4,6 +4,7 @@
 
 #include "objects/object_key.h"
 #include "objects/printable.h"
+#include "objects/s3/credentials.h"
 #include "objects/s3/xml.h"
 
 namespace stasis::objects::s3 {
@@ -74,7 +75,9 @@ Result<ListPage> ParseList(std::string_view document, const std::string& prefix,
     *last_key = key;
     key.erase(0, prefix.size());
     // Other programs may keep objects here, too.
-    if (CheckKey(key)) page.objects.push_back({std::move(key), *size});
+    if (CheckKey(key)) {
+      page.objects.push_back({std::move(key), *size, ParseTime(element.TextOf("LastModified"))});
+    }
   }
   return page;
 }

@@ -11,8 +11,9 @@ std::string ListOf(const std::string& contents) {
          contents + "</ListBucketResult>";
 }
 
-std::string Entry(const std::string& key, const std::string& size = "7") {
-  return "<Contents><Key>" + key + "</Key><Size>" + size + "</Size></Contents>";
+std::string Entry(const std::string& key, const std::string& size = "7",
+                  const std::string& more = "") {
+  return "<Contents><Key>" + key + "</Key><Size>" + size + "</Size>" + more + "</Contents>";
 }
 
 TEST(S3Answer, HasAList) {
@@ -25,6 +26,18 @@ TEST(S3Answer, HasAList) {
   EXPECT_EQ(page->objects[0].bytes, 7u);
   EXPECT_TRUE(page->more);
   EXPECT_EQ(last, "p/e f");
+}
+
+TEST(S3Answer, HasTheTimesOfObjects) {
+  std::string last;
+  const auto page =
+      ParseList(ListOf(Entry("a", "7", "<LastModified>2026-11-25T22:00:00.000Z</LastModified>") +
+                       Entry("b", "7", "<LastModified>yesterday</LastModified>") + Entry("c")),
+                "", &last);
+  ASSERT_TRUE(page && page->objects.size() == 3);
+  EXPECT_EQ(page->objects[0].put_unix_s, 1795644000);
+  EXPECT_EQ(page->objects[1].put_unix_s, std::nullopt);
+  EXPECT_EQ(page->objects[2].put_unix_s, std::nullopt);
 }
 
 TEST(S3Answer, IsRefusedIfItIsNotTheList) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/thread.h"
 #include "objects/object_store.h"
 
@@ -111,6 +112,13 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ObjectStoreTest);
 TEST_P(ObjectStoreTest, GivesBackWhatWasPut) {
   EXPECT_SUCCESS(PutText(store(), "a/b.c_d-E9", "some data"));
   EXPECT_EQ(Read("a/b.c_d-E9"), "some data");
+}
+
+TEST_P(ObjectStoreTest, ListsTheTimeOfAPut) {
+  EXPECT_SUCCESS(PutText(store(), "a", "data"));
+  const auto page = store().List("", "", 1);
+  ASSERT_TRUE(page && page->objects.size() == 1 && page->objects[0].put_unix_s);
+  EXPECT_NEAR(static_cast<double>(*page->objects[0].put_unix_s), NowMs() / 1000.0, 60);
 }
 
 TEST_P(ObjectStoreTest, JoinsParts) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "objects/object_key.h"
 
 namespace stasis::objects::testing {
@@ -37,6 +38,7 @@ Status MemoryStore::Put(const std::string& key, std::span<const std::string_view
   const std::lock_guard lock(mutex_);
   counters_.bytes_sent += data.size();
   objects_[key] = std::move(data);
+  times_[key] = NowMs() / 1000;
   return {};
 }
 
@@ -104,7 +106,7 @@ Result<ListPage> MemoryStore::List(const std::string& prefix, const std::string&
       page.more = true;
       break;
     }
-    page.objects.push_back({at->first, at->second.size()});
+    page.objects.push_back({at->first, at->second.size(), times_[at->first]});
   }
   return page;
 }
@@ -133,6 +135,12 @@ std::map<std::string, std::string> MemoryStore::Objects() const {
 void MemoryStore::Overwrite(const std::string& key, std::string data) {
   const std::lock_guard lock(mutex_);
   objects_[key] = std::move(data);
+  times_[key] = NowMs() / 1000;
+}
+
+void MemoryStore::SetTime(const std::string& key, int64_t put_unix_s) {
+  const std::lock_guard lock(mutex_);
+  times_[key] = put_unix_s;
 }
 
 }  // namespace stasis::objects::testing

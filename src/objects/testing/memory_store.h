@@ -34,12 +34,17 @@ class MemoryStore final : public ObjectStore {
   Status Delete(const std::string& key, const CallOptions& call = {}) override;
   Result<uint64_t> RemoveLeftovers(std::chrono::seconds older_than,
                                    const CallOptions& call = {}) override;
+  Status CheckLists() const override { return lists_; }
+  // What CheckLists() returns.
+  void set_lists(Status status) { lists_ = std::move(status); }
   std::string Name() const override { return "memory"; }
   Counters counters() const override;
 
   // All objects, for assertions and for damaging one.
   std::map<std::string, std::string> Objects() const;
   void Overwrite(const std::string& key, std::string data);
+  // Makes an object older or newer. Objects get the time of the last Put() or Overwrite().
+  void SetTime(const std::string& key, int64_t put_unix_s);
 
  private:
   Status Begin(Method method, const std::string& key, const CallOptions& call);
@@ -48,9 +53,11 @@ class MemoryStore final : public ObjectStore {
   uint64_t NextTransfer(uint64_t bytes);
 
   Hook hook_;
+  Status lists_;
   size_t piece_bytes_ = 64 << 10;
   mutable std::mutex mutex_;
   std::map<std::string, std::string> objects_;
+  std::map<std::string, int64_t> times_;  // of objects, also of deleted ones
   Counters counters_;
   int breaks_ = 0;
   uint64_t break_after_ = 0;

@@ -1,26 +1,28 @@
-#include "repository/key_command.h"
+#include "base/shell_command.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <openssl/crypto.h>
 #include <poll.h>
 #include <signal.h>
+#include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
+#include <memory>
 
+#include "base/erase.h"
 #include "base/fd.h"
 #include "base/subprocess.h"
-#include "repository/master_key.h"
 
-namespace stasis::repository {
+namespace stasis {
 namespace {
 
 constexpr size_t kMaxStderrBytes = 4096;
 constexpr size_t kMaxReasonBytes = 300;
 constexpr std::chrono::seconds kKillTimeout{10};
-constexpr char kCommandHint[] = "run the command of keys.command by hand";
 
 struct OutputPipe {
   UniqueFd read_end, write_end;
@@ -43,10 +45,10 @@ Result<bool> Drain(int fd, size_t keep, std::string& out, bool& more) {
     if (n == 0) return false;
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return true;
-    if (n < 0) return FailErrno(errno, "read the output of keys.command");
+    if (n < 0) return FailErrno(errno, "read the output of a command");
     const size_t kept = std::min(static_cast<size_t>(n), keep - out.size());
     out.append(buffer, kept);
-    ::OPENSSL_cleanse(buffer, kept);
+    ::explicit_bzero(buffer, kept);
     if (kept < static_cast<size_t>(n)) {
       more = true;
       return true;  // do not read an endless stream to its end
@@ -66,34 +68,52 @@ std::string LastLine(std::string text) {
   return text.substr(line == text.npos ? 0 : line + 1).substr(0, kMaxReasonBytes);
 }
 
-class Command {
+// A request to stop, as a descriptor for poll.
+class StopEvent {
  public:
-  Command(Subprocess child, UniqueFd out, UniqueFd err, size_t max_bytes)
-      : child_(std::move(child)),
-        out_(std::move(out)),
-        err_(std::move(err)),
-        max_bytes_(max_bytes) {
-    // Reserved once, so that no copy of the key stays in freed memory.
-    output_.reserve(max_bytes + 1);
+  static Result<std::unique_ptr<StopEvent>> Make(const std::stop_token& stop) {
+    UniqueFd fd(::eventfd(0, EFD_CLOEXEC));
+    if (!fd) return FailErrno(errno, "eventfd");
+    return std::unique_ptr<StopEvent>(new StopEvent(std::move(fd), stop));
   }
-  ~Command() {
+  int fd() const { return fd_.get(); }
+
+ private:
+  StopEvent(UniqueFd fd, const std::stop_token& stop)
+      : fd_(std::move(fd)), callback_(stop, [this] { (void)::eventfd_write(fd_.get(), 1); }) {}
+
+  const UniqueFd fd_;
+  const std::stop_callback<std::function<void()>> callback_;
+};
+
+class RunningCommand {
+ public:
+  RunningCommand(const ShellCommand& command, Subprocess child, UniqueFd out, UniqueFd err)
+      : command_(command), child_(std::move(child)), out_(std::move(out)), err_(std::move(err)) {
+    // Reserved once, so that no copy of a secret stays in freed memory.
+    output_.reserve(command.max_bytes + 1);
+  }
+  ~RunningCommand() {
     if (!reaped_) Kill();
     Erase(output_);
   }
-  Command(const Command&) = delete;
-  Command& operator=(const Command&) = delete;
+  RunningCommand(const RunningCommand&) = delete;
+  RunningCommand& operator=(const RunningCommand&) = delete;
 
   // Waits for the end of the command, not of its output, because a process that it leaves behind
   // may hold the pipes.
-  Result<std::string> Collect(const Deadline& deadline) {
-    pollfd polled[] = {
-        {child_.pidfd(), POLLIN, 0}, {out_.get(), POLLIN, 0}, {err_.get(), POLLIN, 0}};
+  Result<std::string> Collect(const Deadline& deadline, const StopEvent& stop) {
+    pollfd polled[] = {{child_.pidfd(), POLLIN, 0},
+                       {out_.get(), POLLIN, 0},
+                       {err_.get(), POLLIN, 0},
+                       {stop.fd(), POLLIN, 0}};
     for (;;) {
-      const auto ready = TEMP_FAILURE_RETRY(::poll(polled, 3, deadline.PollTimeout()));
+      const auto ready = TEMP_FAILURE_RETRY(::poll(polled, 4, deadline.PollTimeout()));
       if (ready < 0) return FailErrno(errno, "poll");
+      if (polled[3].revents != 0) return Fail(Code::kCancelled, "cancelled");
       // Endless messages would keep poll from ever timing out.
       if (ready == 0 || deadline.passed()) {
-        return Fail(Code::kDeadlineExceeded, "keys.command has not ended in time", kCommandHint);
+        return Fail(Code::kDeadlineExceeded, command_.setting + " has not ended in time", Hint());
       }
       const bool ended = polled[0].revents != 0;  // everything that it printed can be read now
       STASIS_TRY(Read(polled[1], polled[2]));
@@ -104,10 +124,11 @@ class Command {
  private:
   Status Read(pollfd& out, pollfd& err) {
     bool too_much = false, ignored = false;
-    STASIS_ASSIGN(const bool open, Drain(out_.get(), max_bytes_, output_, too_much));
+    STASIS_ASSIGN(const bool open, Drain(out_.get(), command_.max_bytes, output_, too_much));
     if (too_much) {
       return Fail(Code::kResourceExhausted,
-                  fmt::format("keys.command prints more than {} bytes", max_bytes_), kCommandHint);
+                  fmt::format("{} prints more than {} bytes", command_.setting, command_.max_bytes),
+                  Hint());
     }
     if (!open) out.fd = -1;
     STASIS_ASSIGN(const bool errors, Drain(err_.get(), kMaxStderrBytes, messages_, ignored));
@@ -121,38 +142,42 @@ class Command {
     if (status == 0) return std::move(output_);
     const std::string reason = LastLine(messages_);
     return Fail(Code::kUnavailable,
-                fmt::format("keys.command {}{}{}", DescribeWaitStatus(status),
+                fmt::format("{} {}{}{}", command_.setting, DescribeWaitStatus(status),
                             reason.empty() ? "" : ": ", reason),
-                kCommandHint);
+                Hint());
   }
+
+  std::string Hint() const { return "run the command of " + command_.setting + " by hand"; }
 
   void Kill() {
     ::kill(-child_.pid(), SIGKILL);
     (void)child_.Wait(Deadline::In(kKillTimeout));
   }
 
+  const ShellCommand& command_;
   Subprocess child_;
   UniqueFd out_, err_;
-  size_t max_bytes_;
   std::string output_, messages_;
   bool reaped_ = false;
 };
 
 }  // namespace
 
-Result<std::string> RunKeyCommand(const std::string& command, size_t max_bytes,
-                                  const Deadline& deadline) {
+Result<std::string> RunShellCommand(const ShellCommand& command, const Deadline& deadline,
+                                    const std::stop_token& stop) {
+  STASIS_ASSIGN(const auto stop_event, StopEvent::Make(stop));
   STASIS_ASSIGN(OutputPipe out, OutputPipe::Make());
   STASIS_ASSIGN(OutputPipe err, OutputPipe::Make());
   SpawnOptions spawn;
-  spawn.argv = {"/bin/sh", "-c", command};
+  spawn.argv = {"/bin/sh", "-c", command.command};
   spawn.fds = {{1, out.write_end.get()}, {2, err.write_end.get()}};
   spawn.new_session = true;  // its process group is killed at the deadline
-  STASIS_ASSIGN(Subprocess child, Annotate(Subprocess::Spawn(spawn), "run keys.command"));
+  STASIS_ASSIGN(Subprocess child, Annotate(Subprocess::Spawn(spawn), "run " + command.setting));
   out.write_end.Reset();
   err.write_end.Reset();
-  Command running(std::move(child), std::move(out.read_end), std::move(err.read_end), max_bytes);
-  return running.Collect(deadline);
+  RunningCommand running(command, std::move(child), std::move(out.read_end),
+                         std::move(err.read_end));
+  return running.Collect(deadline, *stop_event);
 }
 
-}  // namespace stasis::repository
+}  // namespace stasis
