@@ -63,7 +63,7 @@ bool ImageExists(const jobs::Checkpoint& checkpoint) {
 std::optional<RemoteImage> CopyOfJob(const Paths& paths, const std::string& job) {
   if (!jobs::IsValidId(job)) return std::nullopt;
   const auto loaded = jobs::Store(paths.jobs()).Load(job);
-  if (!loaded || loaded->checkpoints.empty()) return std::nullopt;
+  if (!loaded || loaded->checkpoints.empty() || jobs::WasMoved(*loaded)) return std::nullopt;
   const jobs::Checkpoint& last = loaded->checkpoints.back();
   if (!last.copy || ImageExists(last)) return std::nullopt;
   return RemoteImage{last.copy->repository, last.copy->name, last.copy->plain};

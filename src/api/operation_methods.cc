@@ -53,7 +53,7 @@ Result<std::string> FindImage(const Paths& paths, const std::string& source) {
     auto loaded = jobs::Store(paths.jobs()).Load(source);
     if (!loaded && loaded.error().code != Code::kNotFound) return Fail(std::move(loaded).error());
     if (loaded) job = std::move(*loaded);
-    if (job && job->dumped_image && job->dumped_image->starts_with(jobs::kMovedTo)) {
+    if (job && jobs::WasMoved(*job)) {
       return Fail(Code::kAborted, fmt::format("job {} was moved to {}", source, *job->dumped_image),
                   "`stasis migrate` there brings it back; `stasis delete " + source +
                       "` removes its record here");

@@ -104,6 +104,11 @@ struct Job {
                                             // the dump or are about to be
 };
 
+// Returns true if the job's program was moved to another host.
+inline bool WasMoved(const Job& job) {
+  return job.dumped_image && job.dumped_image->starts_with(kMovedTo);
+}
+
 // Returns true if the job was adopted while running (manage.h) and not restored since. Then it has
 // no shim, log or terminal.
 inline bool IsAdopted(const Job& job) {

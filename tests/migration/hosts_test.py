@@ -18,6 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "stage"))
 import one_world  # noqa: E402
 import processes  # noqa: E402
+import schemas  # noqa: E402
 from processes import wait_until  # noqa: E402
 from world import demand  # noqa: E402
 
@@ -166,6 +167,8 @@ def there_and_back(world, a, b):
         here, there = (a, b) if turn % 2 == 0 else (b, a)
         result = here("migrate", "job", there.name, "--json").json()
         demand(result["migration"]["host"] == there.name, f"{result['migration']}")
+        if schemas.is_able():
+            schemas.compare("migrate", result)
         rounds = result["migration"]["rounds"]
         demand(len(rounds) >= 2, f"the program was not copied while it ran: {rounds}")
         demand(rounds[-1]["known_bytes"] > rounds[0]["sent_bytes"] // 2, f"the last round sent everything again: {rounds}")
