@@ -111,7 +111,10 @@ class Migration final : public HandOver {
   // Of the last dump.
   Status Prepare(const std::string& image, plan::PhaseScope& scope) override;
   Result<Switched> Switch(plan::PhaseScope& scope) override;
-  std::string Place() const override { return fmt::format("ssh://{}/{}", request_.host(), job_); }
+  std::string Place() const override {
+    const std::string& name = request_.restore().job().empty() ? job_ : request_.restore().job();
+    return fmt::format("{}{}/{}", jobs::kMovedTo, request_.host(), name);
+  }
 
  private:
   objects::CallOptions Limits(seconds time) const { return {Deadline::In(time), call_.stop}; }
@@ -124,6 +127,7 @@ class Migration final : public HandOver {
                                   const Deadline& deadline);
   v1::DumpRequest DumpTo(const std::string& name) const;
   std::string NewName();
+  Error Unknown(const std::string& image) const;
   void DeleteImages();
   void End();
 
@@ -132,17 +136,15 @@ class Migration final : public HandOver {
   std::string job_;  // or the process id, for messages
   std::string log_;  // of the job, if it is the job's own
   std::string prefix_;
-  bool runs_ = false;  // false: suspended, so there is nothing to copy ahead
   std::unique_ptr<migration::SshCommand> ssh_;
   std::unique_ptr<MigrationLink> link_;
   std::unique_ptr<Way> way_;
   std::optional<store::UnitNames> names_;
-  std::string there_;                // the other host's name for itself
   std::vector<std::string> images_;  // names of complete images of this migration, here
   std::vector<v1::MigrationRound> rounds_;
   v1::OperationResult restored_;
-  bool keeps_last_ = false;  // it is unknown whether the program runs there
-  std::string lost_;         // then: why
+  bool keeps_last_ = false;  // the last image may be the only copy of the program
+  std::string lost_;  // why it is unknown whether the program runs there; empty if it is known
 };
 
 std::string Migration::NewName() { return fmt::format("{}-{}", prefix_, images_.size() + 1); }
@@ -162,6 +164,10 @@ Status Migration::Look() {
                      "use the runtime's own checkpoint and restore: docs/containers.md");
   }
   STASIS_TRY(migration::CheckHost(request_.host()));
+  if (request_.via().name().find('/') != std::string::npos) {
+    return FailUsage("--via needs the name of a repository, not its location",
+                     "`stasis repo add` on both hosts gives it one");
+  }
   STASIS_ASSIGN(const auto target, ParseTarget(call_.paths, request_.target(), {}));
   job_ = target.job.empty() ? request_.target() : target.job;
   const jobs::Store store(call_.paths.jobs());
@@ -198,7 +204,6 @@ Status Migration::Connect() {
   v1::MigrationBegun begun;
   STASIS_TRY(
       link_->Ask(MessageKind::kBegin, begin, MessageKind::kBegun, begun, Limits(kAnswerTime)));
-  there_ = begun.host();
   return way_->OpenPipe(*link_, request_.host(), Limits(kAnswerTime));
 }
 
@@ -256,7 +261,6 @@ Status Migration::Rounds() {
 }
 
 Status Migration::Prepare(const std::string& image, plan::PhaseScope& scope) {
-  images_.push_back(image.substr(image.rfind('/') + 1));
   const auto progress = [&](uint64_t done, uint64_t total) {
     scope.ReportBytes(done, total);
     return !scope.Cancelled() && !scope.Abandoned();
@@ -279,38 +283,40 @@ Status Migration::Prepare(const std::string& image, plan::PhaseScope& scope) {
 Result<HandOver::Switched> Migration::Switch(plan::PhaseScope& scope) {
   const objects::CallOptions limits{scope.deadline(), {}};
   v1::OperationEvent event;
-  keeps_last_ = true;
   Status answered = link_->Send(MessageKind::kGo, v1::MigrationBegun(), limits);
   if (answered) answered = link_->Await(MessageKind::kDone, event, limits);
   if (answered) {
-    keeps_last_ = false;
     restored_ = event.result();
     return Switched::kRunsThere;
   }
-  if (link_->refused()) {
-    keeps_last_ = false;
-    return Fail(std::move(answered).error());
-  }
+  if (link_->refused()) return Fail(std::move(answered).error());
   lost_ = std::move(answered).error().ToString();
   return Switched::kUnknown;
 }
 
+Error Migration::Unknown(const std::string& image) const {
+  Error error{Code::kUnavailable};
+  error.message = fmt::format(
+      "it is unknown whether the program runs on {}, because the connection was lost while the "
+      "program was switched over ({}). It was ended here, and its image {} is complete",
+      request_.host(), lost_, image);
+  error.hint = fmt::format(
+      "Run `stasis ps` on {}. If the program does not run there, `stasis restore {}` starts it "
+      "here.",
+      request_.host(), image);
+  error.not_undone = true;
+  return error;
+}
+
 Result<v1::OperationEvent> Migration::MoveNow() {
-  STASIS_ASSIGN(auto event, DumpToMove(call_, DumpTo(NewName()), this));
-  v1::OperationResult& result = *event.mutable_result();
-  if (keeps_last_) {
-    Error error{Code::kUnavailable};
-    error.message = fmt::format(
-        "it is unknown whether the program runs on {}, because the connection was lost while the "
-        "program was switched over ({}). It was ended here, and its image {} is complete",
-        request_.host(), lost_, result.image());
-    error.hint = fmt::format(
-        "Run `stasis ps` on {}. If the program does not run there, `stasis restore {}` starts it "
-        "here.",
-        request_.host(), result.image());
-    error.not_undone = true;
-    return Fail(std::move(error));
-  }
+  const std::string name = NewName();
+  const std::string image = call_.paths.images() + "/" + name;
+  images_.push_back(name);
+  auto event = DumpToMove(call_, DumpTo(name), this);
+  keeps_last_ = !lost_.empty() || (!event && event.error().not_undone);
+  if (!lost_.empty()) return Fail(Unknown(image));
+  if (!event) return event;
+  v1::OperationResult& result = *event->mutable_result();
   // The account is that of the last dump.
   result.set_verb("migrate");
   result.set_job(restored_.job());
@@ -322,7 +328,7 @@ Result<v1::OperationEvent> Migration::MoveNow() {
     if (begun < 0 && (name == "gate-close" || name == "gpu-lock" || name == "cpu-dump")) {
       begun = phase.start_s();
     }
-    if (name == HandOver::kPhase) end = phase.start_s() + phase.seconds();
+    if (name == HandOver::kSwitch) end = phase.start_s() + phase.seconds();
   }
   result.set_pause_s(begun < 0 ? 0 : std::max(0.0, end - begun));
   v1::Migration& migration = *result.mutable_migration();
@@ -336,19 +342,18 @@ Result<v1::OperationEvent> Migration::MoveNow() {
   return event;
 }
 
-// Images of the rounds, and the last one unless it may be the only copy of the program.
+// Deletes the images of the rounds, and the last one unless it may be the only copy of the program.
+// A cancelled migration deletes them too.
 void Migration::DeleteImages() {
+  const objects::CallOptions limits{Deadline::In(kAnswerTime), {}};
   v1::DeleteImagesRequest removal;
-  removal.set_store(request_.dump().store());
   for (const std::string& name : images_) {
     const bool last = &name == &images_.back();
     if (last && keeps_last_) continue;
     if (way_ && way_->opened() != nullptr) {
-      (void)repository::DeleteImage(way_->repository(), name, Limits(kAnswerTime));
+      (void)repository::DeleteImage(way_->repository(), name, limits);
     }
-    const std::string store =
-        request_.dump().store().empty() ? call_.paths.images() : request_.dump().store();
-    if (PathExists(store + "/" + name)) removal.add_images(name);
+    if (PathExists(call_.paths.images() + "/" + name)) removal.add_images(name);
   }
   if (removal.images_size() > 0) (void)api::DeleteImages(call_, removal);
 }
@@ -367,7 +372,11 @@ Result<v1::OperationEvent> Migration::Run() {
       return Fail(ssh_ ? ssh_->Explain(std::move(error)) : std::move(error));
     }
     // What the other host would refuse is known when it has an image.
-    if (request_.dump().options().dry_run()) return DumpToMove(call_, DumpTo(NewName()), this);
+    if (request_.dump().options().dry_run()) {
+      STASIS_ASSIGN(auto event, DumpToMove(call_, DumpTo(NewName()), this));
+      event.mutable_result()->set_verb("migrate");
+      return event;
+    }
     STASIS_TRY(Rounds());
     return MoveNow();
   };

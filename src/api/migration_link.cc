@@ -27,24 +27,20 @@ Status MigrationLink::Send(MessageKind kind, const google::protobuf::MessageLite
 
 Status MigrationLink::Await(MessageKind kind, google::protobuf::MessageLite& answer,
                             const objects::CallOptions& limits) {
-  for (;;) {
-    STASIS_ASSIGN(const migration::Frame frame, channel_->Receive({}, limits));
-    const auto got = static_cast<MessageKind>(frame.type);
-    if (got == MessageKind::kProgress) continue;
-    if (got == kind) return ParseMessage(frame, answer);
-    v1::MigrationFailed failed;
-    if (got != MessageKind::kFailed) {
-      return Fail(Code::kInvalidArgument,
-                  fmt::format("the other host sent message {} in place of {}", frame.type,
-                              static_cast<uint16_t>(kind)));
-    }
-    STASIS_TRY(ParseMessage(frame, failed));
-    refused_ = !failed.may_run();
-    Error error = DecodeError(failed.error());
-    // Whatever is left there, nothing was changed here.
-    error.not_undone = false;
-    return Fail(std::move(error));
+  STASIS_ASSIGN(const migration::Frame frame, channel_->Receive({}, limits));
+  const auto got = static_cast<MessageKind>(frame.type);
+  if (got == kind) return ParseMessage(frame, answer);
+  if (got != MessageKind::kFailed) {
+    return Fail(Code::kInvalidArgument, fmt::format("the other host sent message {} in place of {}",
+                                                    frame.type, static_cast<uint16_t>(kind)));
   }
+  v1::MigrationFailed failed;
+  STASIS_TRY(ParseMessage(frame, failed));
+  refused_ = !failed.may_run();
+  Error error = DecodeError(failed.error());
+  // Whatever is left there, nothing was changed here.
+  error.not_undone = false;
+  return Fail(std::move(error));
 }
 
 }  // namespace stasis::api

@@ -14,15 +14,14 @@ namespace stasis::api {
 
 // Numbers of the protocol: never change the meaning of one.
 enum class MessageKind : uint16_t {
-  kBegin = 100,     // MigrationBegin
-  kBegun = 101,     // MigrationBegun; also the answer to kCheck
-  kCheck = 102,     // MigrationCheck
-  kRestore = 103,   // MigrationRestore
-  kProgress = 104,  // OperationEvent, any number before kReady and kDone
-  kReady = 105,     // MigrationBegun: the program is complete and waits
-  kGo = 106,        // MigrationBegun: let it run
-  kDone = 107,      // OperationEvent with the result: it runs
-  kFailed = 108,    // MigrationFailed, the answer to any request
+  kBegin = 100,    // MigrationBegin
+  kBegun = 101,    // MigrationBegun; also the answer to kCheck
+  kCheck = 102,    // MigrationCheck
+  kRestore = 103,  // MigrationRestore
+  kReady = 105,    // MigrationBegun: the program is complete and waits
+  kGo = 106,       // MigrationBegun: let it run
+  kDone = 107,     // OperationEvent with the result: it runs
+  kFailed = 108,   // MigrationFailed, the answer to any request
 };
 
 // Not thread-safe: one call at a time, and none while PipedStore uses the channel.
@@ -36,8 +35,7 @@ class MigrationLink {
 
   Status Send(MessageKind kind, const google::protobuf::MessageLite& message,
               const objects::CallOptions& limits);
-  // Receives until a message of this kind. Returns the error of a kFailed message, and ignores
-  // kProgress.
+  // Receives a message of this kind. Returns the error of a kFailed message.
   Status Await(MessageKind kind, google::protobuf::MessageLite& answer,
                const objects::CallOptions& limits);
   Status Ask(MessageKind kind, const google::protobuf::MessageLite& message,

@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -93,7 +91,8 @@ class MigrationReceiver {
   std::unique_ptr<repository::OpenedRepository> opened_;  // the repository of --via
   std::unique_ptr<repository::Sealing> sealing_;
   std::optional<repository::Repository> piped_;
-  bool went_ = false;  // the program was allowed to run
+  bool went_ = false;       // the program was allowed to run
+  bool runs_here_ = false;  // the restore was committed
 };
 
 Status MigrationReceiver::AnswerFailed(const Error& error, bool may_run) {
@@ -115,6 +114,12 @@ v1::MigrationBegun ThisHost() {
 Status MigrationReceiver::Begin(const migration::Frame& frame) {
   if (begun_) return Fail(Code::kInvalidArgument, "a migration begins twice");
   STASIS_TRY(ParseMessage(frame, begin_));
+  if (begin_.stasis_version() != STASIS_VERSION) {
+    return Fail(Code::kFailedPrecondition,
+                fmt::format("this host has Stasis {}, and {} has {}", STASIS_VERSION,
+                            Utf8(begin_.from()), Utf8(begin_.stasis_version())),
+                "install the same version on both hosts");
+  }
   if (begin_.via().empty()) {
     STASIS_ASSIGN(incoming_, Incoming::Begin(call_.paths.images()));
   } else {
@@ -191,6 +196,7 @@ Status MigrationReceiver::Restore(const migration::Frame& frame) {
   if (log.size() > kMostEarlierLogBytes) log.erase(0, log.size() - kMostEarlierLogBytes);
   STASIS_ASSIGN(const auto event,
                 RestoreImage(restore.image(), restore.restore(), std::move(log), /*waits=*/true));
+  runs_here_ = true;
   return Answer(MessageKind::kDone, event);
 }
 
@@ -219,7 +225,7 @@ Status MigrationReceiver::Serve() {
     }
     Status handled = Handle(*frame);
     if (handled) continue;
-    STASIS_TRY(AnswerFailed(handled.error(), went_ && handled.error().not_undone));
+    STASIS_TRY(AnswerFailed(handled.error(), runs_here_ || (went_ && handled.error().not_undone)));
   }
 }
 
@@ -228,7 +234,6 @@ Status MigrationReceiver::Serve() {
 Status ReceiveMigration(Call& call, UniqueFd input, UniqueFd output) {
   STASIS_ASSIGN(const auto link, MigrationLink::Open(std::move(input), std::move(output),
                                                      {Deadline::In(kGreetingTime), call.stop}));
-  // Progress goes to the other host, whose user waits.
   call.emit = nullptr;
   return MigrationReceiver(call, *link).Serve();
 }

@@ -91,7 +91,11 @@ Result<wire::ObjectReply> PipedStore::Ask(const Request& request, const CallOpti
     auto reply = Exchange(request, call);
     // The reply may still come; the next call must not take it for its own.
     if (!reply) channel_.Break(reply.error());
-    if (reply && reply->has_error()) return Fail(DecodeError(reply->error()));
+    if (reply && reply->has_error()) {
+      Error error = DecodeError(reply->error());
+      error.not_undone = false;  // whatever is left there, nothing was changed here
+      return Fail(std::move(error));
+    }
     return reply;
   };
   return Annotate(ask(), request.what + " of " + name_);
@@ -183,6 +187,7 @@ Result<objects::ListPage> PipedStore::List(const std::string& prefix,
   page.more = reply.more();
   for (const wire::Object& object : reply.objects()) {
     page.objects.push_back({object.key(), object.bytes()});
+    if (object.has_put_unix_s()) page.objects.back().put_unix_s = object.put_unix_s();
   }
   STASIS_TRY(Annotate(CheckPage(page, prefix, start_after, limit), name_));
   return page;

@@ -22,7 +22,8 @@ constexpr int kNotFound = 127, kNotRunnable = 126;
 
 Status CheckHost(const std::string& host) {
   const bool printable = std::all_of(host.begin(), host.end(), [](unsigned char c) {
-    return std::isgraph(c) != 0 && c != '\'' && c != '"' && c != '`' && c != '$' && c != '\\';
+    return std::isgraph(c) != 0 && c != '\'' && c != '"' && c != '`' && c != '$' && c != '\\' &&
+           c != '/';
   });
   if (!host.empty() && host.size() <= kMaxHostBytes && host.front() != '-' && printable) return {};
   return Fail(Code::kInvalidArgument, Domain::kUsage, 0,

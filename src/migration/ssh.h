@@ -11,8 +11,8 @@
 
 namespace stasis::migration {
 
-// Returns an error unless `host` can be an argument of ssh: [USER@]HOST, an alias of ssh_config(5),
-// or ssh://….
+// Returns an error unless `host` can be an argument of ssh: [USER@]HOST, or an alias of
+// ssh_config(5).
 Status CheckHost(const std::string& host);
 
 class SshCommand {

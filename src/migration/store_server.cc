@@ -90,6 +90,7 @@ Result<Answer> List(const Work& work) {
     wire::Object* object = answer.header.add_objects();
     object->set_key(info.key);
     object->set_bytes(info.bytes);
+    if (info.put_unix_s) object->set_put_unix_s(*info.put_unix_s);
   }
   return answer;
 }

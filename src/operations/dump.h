@@ -25,8 +25,9 @@ struct HeldDump {
   bool commits_late = false;
 };
 
-// Moves a program to another host in the last phase of its dump (stasis migrate). The calls come in
-// this order, in one thread, while CRIU holds the program stopped.
+// Moves a program to another host at the end of its dump (stasis migrate). The calls come in this
+// order, in one thread, while CRIU holds the program stopped. The complete image is kept in the
+// store, also after a failure: the caller deletes it.
 class HandOver {
  public:
   virtual ~HandOver() = default;
@@ -35,10 +36,10 @@ class HandOver {
   virtual Status Prepare(const std::string& image, plan::PhaseScope& scope) = 0;
   // Lets the program run there. Returns an error if it certainly does not run there; then it runs
   // on here. Otherwise it never runs here again.
-  static constexpr const char* kPhase = "switch";  // in which Switch() is called
+  static constexpr const char* kSwitch = "switch";  // the phase in which Switch() is called
   enum class Switched { kRunsThere, kUnknown };
   virtual Result<Switched> Switch(plan::PhaseScope& scope) = 0;
-  // Where the program goes, for the job's record: "ssh://HOST/JOB".
+  // Where the program goes, for the job's record: jobs::kMovedTo, then "HOST/JOB".
   virtual std::string Place() const = 0;
 };
 

@@ -87,6 +87,11 @@ Phase DumpRun::ImageBegin() {
 Status DumpRun::AbortImage() {
   if (!writer_) return {};
   if (!cleanup_) return writer_->Abort();  // the store has just answered
+  if (dump_.hand_over != nullptr && writer_->committed()) {
+    const std::string left = cleanup_->RemoveLateFiles();
+    if (!left.empty()) notes_.push_back(left);
+    return {};
+  }
   STASIS_ASSIGN(left_in_store_, cleanup_->RemoveFailedImage(commit_begun_));
   return {};
 }
@@ -136,7 +141,8 @@ Status DumpRun::AnswerPostDump(PhaseScope& scope) {
   STASIS_TRY(scope.RunNested(kCommit));
   if (dump_.hand_over == nullptr) return {};
   STASIS_TRY(scope.RunNested(kHandOver));
-  return scope.RunNested(HandOver::kPhase);
+  STASIS_TRY(scope.RunNested("stop"));
+  return scope.RunNested(HandOver::kSwitch);
 }
 
 // Called if CRIU failed after the commit. If CRIU had begun to kill the program, or the program was
@@ -295,37 +301,67 @@ Phase DumpRun::HandOverPhase() {
           }};
 }
 
-// If this process is killed from now on, CRIU lets the processes go, but they stay stopped until
-// recovery ends them.
-Phase DumpRun::Switch() {
-  return {.name = HandOver::kPhase,
-          .timeout = kSwitchTime,
-          .run = [this](PhaseScope& scope) { return SwitchOver(scope); },
+// Stops the processes by a signal too. If this process is killed from now on, CRIU lets them go,
+// but they stay stopped until recovery continues or ends them.
+Phase DumpRun::Stop() {
+  return {.name = "stop",
+          .run = [this](PhaseScope&) -> Status {
+            if (!operation_.job.empty()) {
+              STASIS_TRY(jobs::Store(session_.services.paths.jobs())
+                             .MarkDumped(operation_.job, survey_.tree.root().id,
+                                         dump_.hand_over->Place()));
+            }
+            SignalLiving(SIGSTOP);
+            return CheckHeldByCriu();
+          },
           .undo = [this]() -> Status {
             SignalLiving(SIGCONT);
             return ClearDumped();
-          },
+          }};
+}
+
+Phase DumpRun::Switch() {
+  return {.name = HandOver::kSwitch,
+          .timeout = kSwitchTime,
+          .keeps_timeout = true,
+          .run = [this](PhaseScope& scope) { return SwitchOver(scope); },
           .commits = true};
 }
 
 Status DumpRun::SwitchOver(PhaseScope& scope) {
-  if (!operation_.job.empty()) {
-    STASIS_TRY(jobs::Store(session_.services.paths.jobs())
-                   .MarkDumped(operation_.job, survey_.tree.root().id, dump_.hand_over->Place()));
+  STASIS_TRY(session_.journal->NoteElsewhere(plan::Elsewhere::kPerhaps));
+  auto switched = dump_.hand_over->Switch(scope);
+  if (!switched) {
+    // It certainly runs on here, also if this process is killed before the undo has ended.
+    STASIS_TRY(session_.journal->NoteElsewhere(plan::Elsewhere::kNo));
+    return Fail(std::move(switched).error());
   }
-  SignalLiving(SIGSTOP);
-  STASIS_ASSIGN(const auto switched, dump_.hand_over->Switch(scope));
   switched_ = true;
-  runs_there_ = switched == HandOver::Switched::kRunsThere;
+  runs_there_ = *switched == HandOver::Switched::kRunsThere;
+  if (runs_there_) (void)session_.journal->NoteElsewhere(plan::Elsewhere::kYes);
   return {};
 }
 
 void DumpRun::SignalLiving(int signal) const {
-  for (const auto& member : survey_.tree.members) {
+  for (const process::ProcessId& id : living_) {
     // A process that the user had stopped stays so.
-    if (member.state == 'T') continue;
-    if (process::IsAlive(member.id)) (void)::kill(member.id.pid.value, signal);
+    const auto& members = survey_.tree.members;
+    const auto before = std::find_if(members.begin(), members.end(),
+                                     [&](const auto& member) { return member.id == id; });
+    if (before != members.end() && before->state == 'T') continue;
+    if (process::IsAlive(id)) (void)::kill(id.pid.value, signal);
   }
+}
+
+// If CRIU has died during the hand-over, the program has run since, and its image is too old.
+Status DumpRun::CheckHeldByCriu() const {
+  for (const process::ProcessId& id : living_) {
+    STASIS_ASSIGN(const auto credentials, process::ReadCredentials(id.pid));
+    if (credentials.tracer.value != 0) continue;
+    return Fail(Code::kUnavailable,
+                fmt::format("CRIU does not hold process {} any more", id.pid.value));
+  }
+  return {};
 }
 
 Phase DumpRun::DataWrite() {
@@ -391,6 +427,7 @@ Phase DumpRun::CpuDump() {
   }
   if (dump_.hand_over != nullptr) {
     phase.nested.push_back(HandOverPhase());
+    phase.nested.push_back(Stop());
     phase.nested.push_back(Switch());
   }
   return phase;
@@ -481,7 +518,10 @@ std::string DumpRun::FinishAfterFailure() {
 
 std::string DumpRun::FinishProgram() {
   std::string left = fmt::format("The image {} is complete.", operation_.image);
-  if (switched_) left += fmt::format(" The program was moved to {}.", dump_.hand_over->Place());
+  if (switched_) {
+    left += fmt::format(" The program {} {}.", runs_there_ ? "runs at" : "may run at",
+                        dump_.hand_over->Place());
+  }
   if (half_ended_) {
     return left + " A part of the program was ended; the remaining processes must be killed.";
   }

@@ -11,10 +11,10 @@
 // The program runs again as soon as CRIU has saved its CPU state; the image is written after that.
 //
 // If the program moves to another host (HandOver)
-//   cpu-dump { describe, cpu-write, commit, hand-over, switch } in parallel with data-write,
+//   cpu-dump { describe, cpu-write, commit, hand-over, stop, switch } in parallel with data-write,
 //   await-end
-// `switch` commits: until then the program can run on here, and from its beginning on the program
-// never runs here again unless the other host has refused.
+// `switch` commits: until then the program can run on here. From its beginning on the program never
+// runs here again, unless the other host has refused.
 //
 // If another program drives CRIU (hold.h), a program that is left running may have to wait for the
 // commit. Then the phases are those of a dump without --leave-running, and await-end returns the
@@ -67,8 +67,6 @@ class DumpRun {
   // If the store did not answer, states that the program is as it was before, and names files that
   // may be left in the store. Otherwise empty.
   const std::string& left_in_store() const { return left_in_store_; }
-  // After a success with a HandOver: whether the program is known to run on the other host.
-  bool runs_there() const { return runs_there_; }
 
  private:
   plan::Phase ImageBegin();
@@ -80,6 +78,7 @@ class DumpRun {
   plan::Phase CpuWrite();
   plan::Phase Commit();
   plan::Phase HandOverPhase();
+  plan::Phase Stop();
   plan::Phase Switch();
   plan::Phase GpuReturn();
   plan::Phase DataFree();
@@ -106,6 +105,7 @@ class DumpRun {
   Status SwitchOver(plan::PhaseScope& scope);
   void DeleteUnusedImage();
   void SignalLiving(int signal) const;
+  Status CheckHeldByCriu() const;
   Status AbortImage();
   uint64_t CpuBytesInStore() const;
   Result<std::string> RunInImageProcess(const char* task, const std::string& request,

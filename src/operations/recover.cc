@@ -21,7 +21,6 @@
 #include "gpu_state/suspended.h"
 #include "jobs/store.h"
 #include "jobs/watch.h"
-#include "operations/dump.h"
 #include "plan/journal.h"
 #include "process/end.h"
 #include "process/search.h"
@@ -123,16 +122,11 @@ Result<std::string> UndoSuspend(Services& services, const Operation& operation) 
   return outcome;
 }
 
-// From the moment when the other host was told to let the program run, it must not run here.
-bool MayRunElsewhere(const Operation& operation) {
-  const auto& begun = operation.phases_begun;
-  return std::find(begun.begin(), begun.end(), HandOver::kPhase) != begun.end();
-}
-
+// A program that runs on another host, or may run there, must not run here.
 Result<std::string> EndMovedProgram(const Operation& operation) {
   STASIS_TRY(checkpoint::EndAll(operation.members));
   return SweepStore(
-      operation.committed
+      operation.elsewhere == plan::Elsewhere::kYes
           ? "finished: the program runs on the other host and was ended here"
           : fmt::format("the program was ended here, because it may run on the other host; if it "
                         "does not, the image {} is complete: restore it",
@@ -140,8 +134,18 @@ Result<std::string> EndMovedProgram(const Operation& operation) {
       operation);
 }
 
+// Continues the processes that the phase `stop` of a dump has stopped.
+void ContinueStopped(const Operation& operation) {
+  const auto& begun = operation.phases_begun;
+  if (std::find(begun.begin(), begun.end(), "stop") == begun.end()) return;
+  for (const auto& id : operation.members) {
+    if (process::IsAlive(id)) (void)::kill(id.pid.value, SIGCONT);
+  }
+}
+
 Result<std::string> UndoDump(Services& services, const Operation& operation) {
-  if (MayRunElsewhere(operation)) return EndMovedProgram(operation);
+  if (operation.elsewhere != plan::Elsewhere::kNo) return EndMovedProgram(operation);
+  ContinueStopped(operation);
   STASIS_TRY(ClearDumpedMark(services, operation));
   STASIS_ASSIGN(std::string outcome, UndoOnProgram(services, operation));
   return outcome + NameCompleteImage(operation);
@@ -220,7 +224,7 @@ Result<std::string> FinishOnProgram(Services& services, const Operation& operati
 }
 
 Result<std::string> FinishDump(Services& services, const Operation& operation) {
-  if (MayRunElsewhere(operation)) return EndMovedProgram(operation);
+  if (operation.elsewhere != plan::Elsewhere::kNo) return EndMovedProgram(operation);
   STASIS_ASSIGN(std::string outcome, FinishOnProgram(services, operation));
   return SweepStore(std::move(outcome), operation);
 }

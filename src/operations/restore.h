@@ -32,8 +32,8 @@ struct RestoreOptions {
   std::vector<int> refused_minors;
   // Written to the log of a new job before the program's output, unless `log` is set.
   std::string earlier_log;
-  // Called when the program is complete and only `adopt` is missing, if set. After an error the
-  // restore is undone (stasis migrate).
+  // Called, if set, before the restore is committed; after an error it is undone (stasis migrate).
+  // A program with a GPU is complete then, and its CPU threads run. Another one has not run yet.
   std::function<Status(plan::PhaseScope&)> before_adopt;
   criu::Options criu;
 };

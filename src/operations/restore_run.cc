@@ -242,7 +242,9 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
     if (scope.Abandoned()) return Fail(plan::StoppedByOther());
     if (options_.held) return {};
     STASIS_TRY(CheckStoppedTree(notification.pid));
-    return NoteRoot(notification.pid);
+    STASIS_TRY(NoteRoot(notification.pid));
+    const bool waits_here = options_.before_adopt && manifest().gpus.empty();
+    return waits_here ? options_.before_adopt(scope) : Status();
   };
   STASIS_ASSIGN(process::HostPid pid, criu->Restore(request, stopped, scope.deadline()));
   if (root_.pid != pid) STASIS_TRY(NoteRoot(pid));
@@ -455,8 +457,11 @@ Plan RestoreRun::MakePlan() {
     gpu_state::AddGpuBack(plan, services, processes_, std::move(back));
     if (may_have_gates() && !has_data()) plan.Add(shared_.DataReturn());
   }
-  if (options_.before_adopt) {
-    plan.Add({.name = "await-switch", .timeout = kSwitchAnswerTime, .run = options_.before_adopt});
+  if (options_.before_adopt && !manifest().gpus.empty()) {
+    plan.Add({.name = "await-switch",
+              .timeout = kSwitchAnswerTime,
+              .keeps_timeout = true,
+              .run = options_.before_adopt});
   }
   plan.Add(Adopt());
   plan.OnFailureAfterCommit([this] {

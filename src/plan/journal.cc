@@ -108,6 +108,11 @@ Operation OperationFrom(const json& j) {
   op.job = BytesFrom(j, "job");
   op.leave_running = j.at("leave_running").get<bool>();
   op.id = j.value("operation", "");
+  // An unknown value of a later version counts as "perhaps".
+  const int elsewhere = j.value("elsewhere", 0);
+  op.elsewhere = elsewhere == 0   ? Elsewhere::kNo
+                 : elsewhere == 2 ? Elsewhere::kYes
+                                  : Elsewhere::kPerhaps;
   return op;
 }
 
@@ -307,6 +312,10 @@ Status Journal::Commit() {
 
 Status Journal::NoteMembers(const std::vector<ProcessId>& members) {
   return Append(json{{"note", {{"members", ToJson(members)}}}}.dump());
+}
+
+Status Journal::NoteElsewhere(Elsewhere elsewhere) {
+  return Append(json{{"note", {{"elsewhere", static_cast<int>(elsewhere)}}}}.dump());
 }
 
 Status Journal::NoteRestored(const ProcessId& shim, const ProcessId& root) {

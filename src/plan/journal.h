@@ -44,6 +44,9 @@ struct RecordedProcess {
   bool suspended() const { return context_kept || initial == device::ProcessState::kCheckpointed; }
 };
 
+// Whether a program runs on another host.
+enum class Elsewhere : uint8_t { kNo, kPerhaps, kYes };
+
 // Everything needed to undo or finish an operation without the process that ran it.
 struct Operation {
   std::string verb;    // "suspend", "resume", "dump", "restore"
@@ -59,6 +62,7 @@ struct Operation {
   process::ProcessId restored_shim, restored_root;  // notes of a restore
   std::string job;
   bool leave_running = false;
+  Elsewhere elsewhere = Elsewhere::kNo;  // a note of a dump that moves the program
   std::string id;  // id of the operation; written by Begin(). Empty in entries of older versions
 
   // Set when an entry is read.
@@ -94,6 +98,8 @@ class Journal {
   Status Commit();
   // Replaces the members after a later survey.
   Status NoteMembers(const std::vector<process::ProcessId>& members);
+  // Notes of a dump that moves the program: whether the program may run on the other host.
+  Status NoteElsewhere(Elsewhere elsewhere);
   Status NoteRestored(const process::ProcessId& shim, const process::ProcessId& root);
   // Removes the entry at the end of the operation.
   Status Finish();

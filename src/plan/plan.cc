@@ -87,7 +87,8 @@ class Runner::Scope : public PhaseScope {
  public:
   Scope(Runner& runner, const Phase& phase, size_t report)
       : runner_(runner), phase_(phase), report_(report) {
-    auto timeout = runner.options_.timeout.count() > 0 ? runner.options_.timeout : phase.timeout;
+    const bool replaced = runner.options_.timeout.count() > 0 && !phase.keeps_timeout;
+    const auto timeout = replaced ? runner.options_.timeout : phase.timeout;
     deadline_ = Deadline::In(timeout);
   }
   const Deadline& deadline() const override { return deadline_; }

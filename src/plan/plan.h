@@ -27,6 +27,8 @@ class PhaseScope;
 struct Phase {
   std::string name;
   std::chrono::milliseconds timeout{60000};
+  // RunOptions::timeout does not replace this phase's timeout.
+  bool keeps_timeout = false;
   std::function<Status(PhaseScope&)> run = {};
   std::function<Status()> undo = {};  // empty: the phase changes nothing
   // Phases of one group have the same undo. If it fails, it is not repeated for the other phases of
@@ -115,7 +117,7 @@ class Plan {
     Progress progress;
     // Called between phases before the commit; returning true undoes everything.
     std::function<bool()> cancelled;
-    // Replaces the timeout of every phase if positive.
+    // Replaces the timeout of every phase without keeps_timeout if positive.
     std::chrono::milliseconds timeout{0};
   };
   // Returns the account of a success, or an error. Everything was undone unless the error has

@@ -7,7 +7,7 @@ import pathlib
 import sys
 
 from fast_path import periodic
-from harness import Output, Report, demand, wait_until
+from harness import Output, Report, demand, run, wait_until
 from ride import Machine, sequence_is_whole
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -21,21 +21,33 @@ class Hosts:
 
     def __init__(self, machine):
         self.machine = machine
-        self.own = machine.env
-        self.env = {}
-        for name in "ab":
-            other = "b" if name == "a" else "a"
-            state = {host: machine.state / host for host in "ab"}
-            state[name].mkdir()
-            shell = f"env STASIS_STATE_DIR={state[other]} {machine.dist}/bin/stasis receive"
-            self.env[name] = {**self.own, "STASIS_STATE_DIR": str(state[name]), "STASIS_MIGRATE_SSH": f"sh -c '{shell}'"}
+        self.dist = machine.dist
+        for name, other in ("ab", "ba"):
+            folder = machine.state / name
+            (folder / "bin").mkdir(parents=True)
+            network = folder / "network"
+            network.touch()
+            # The driver's abstract sockets belong to the network namespace.
+            run(["unshare", f"--net={network}", "ip", "link", "set", "lo", "up"], 10)
+            command = folder / "bin" / "stasis"
+            command.write_text(f"""#!/bin/sh
+export STASIS_STATE_DIR={folder} STASIS_MIGRATE_SSH="sh -c '{machine.state / other}/bin/stasis receive'"
+exec nsenter --net={network} {self.dist}/bin/stasis "$@"
+""")
+            command.chmod(0o755)
 
     def __call__(self, host, *words, subject=None, **options):
-        self.machine.env = self.env[host]
+        self.machine.dist = self.machine.state / host
         try:
             return self.machine.stasis(subject, *words, **options)
         finally:
-            self.machine.env = self.own
+            self.machine.dist = self.dist
+
+    def end(self):
+        for host in "ab":
+            self(host, "arena", "free", expect=None)
+            run(["umount", self.machine.state / host / "run" / "arena"], 10)
+            run(["umount", self.machine.state / host / "network"], 10)
 
     def output(self, host, name):
         return Output(self.machine.state / host / "data" / "jobs" / name / "log")
@@ -101,6 +113,7 @@ def main():
         for host in "ab":
             for name in steps:
                 hosts(host, "kill", name, "-s", "KILL", expect=None)
+        hosts.end()
         code = report.finish()
         machine.clean()
     return code

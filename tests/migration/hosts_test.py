@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -185,7 +186,7 @@ def there_and_back(world, a, b):
 
 
 def without_rounds(a, b):
-    """Also of a suspended program, and to another name."""
+    """Also to another name."""
     start(a)
     result = a("migrate", "job", "b", "--rounds", "0", "--job", "moved", "--json").json()
     demand(len(result["migration"]["rounds"]) == 1, f"{result['migration']}")
@@ -227,9 +228,9 @@ def refusals(world, a, b):
     end(a)
 
 
-# Where the source can be killed, and where the program runs then; None: on neither, but its image is there.
+# Where the source can be killed, and where the program runs then.
 SOURCE_PHASES = [("describe", "before", "a"), ("commit", "after", "a"), ("hand-over", "before", "a"), ("hand-over", "after", "a"),
-                 ("switch", "before", None), ("switch", "after", "b"), ("await-end", "before", "b")]
+                 ("stop", "after", "a"), ("switch", "before", "a"), ("switch", "after", "b"), ("await-end", "before", "b")]
 
 
 def source_killed(world, a, b):
@@ -238,16 +239,60 @@ def source_killed(world, a, b):
         start(a)
         a("migrate", "job", "b", "--rounds", "1", env={"STASIS_FAULT": f"{phase}:{when}:die"}, expect=-9)
         settle(a, b)
-        where = {"a": (a, b), "b": (b, a)}.get(runs_on)
-        if where:
-            expect_only(*where)
-        else:
-            demand(not a.runs("job") and not b.runs("job"), f"{phase}: it runs")
-            demand(a.images(), "there is no image")
-            a("restore", a.images()[-1], "--job", "again")
-            await_rounds(a, "again")
-            end(a, name="again")
+        expect_only(*((a, b) if runs_on == "a" else (b, a)))
         clear(a, b)
+
+
+def await_journal(host, text):
+    wait_until(lambda: text in "".join(p.read_text() for p in (host.state / "run" / "journal").glob("*.journal")), 60,
+               f"{host.name} does not come to {text}")
+
+
+def killed_while_switching(world, a, b):
+    """The source is killed when it has let the program run there, and has no answer yet."""
+    start(a)
+    hold = world.folder / "hold"
+    hold.touch()
+    b.more_env = {"STASIS_FAULT": f"adopt:before:hold={hold}"}
+    moving = a.begin("migrate", "job", "b", "--rounds", "0")
+    await_journal(a, '"elsewhere":1')
+    b.more_env = {}
+    os.kill(processes.children(moving.pid)[0], signal.SIGKILL)
+    hold.unlink()
+    moving.wait()
+    settle(a, b)
+    expect_only(b, a)
+    clear(a, b)
+
+
+def criu_killed(world, a, b):
+    """The program runs again while it is sent, so what was sent is too old."""
+    start(a)
+    hold = world.folder / "hold"
+    hold.touch()
+    moving = a.begin("migrate", "job", "b", "--rounds", "0", env={"STASIS_FAULT": f"hand-over:before:hold={hold}"})
+    await_journal(a, '"phase":"hand-over"')
+    for pid in world.named("criu"):
+        os.kill(pid, signal.SIGKILL)
+    hold.unlink()
+    done = moving.wait()
+    settle(a, b)
+    demand(done.code == 1 and "CRIU does not hold process" in done.err, f"{done}")
+    expect_only(a, b)
+    clear(a, b)
+
+
+def without_gpu(a, b):
+    """None of its code runs there before the switch."""
+    a("run", "--job", "job", "--", a.world.workloads / "notcuda")
+    a("migrate", "job", "b", "--rounds", "1")
+    demand(b.runs("job") and not a.runs("job"), "it does not run on b alone")
+    b.more_env = {}
+    a.more_env = {"STASIS_FAULT": "adopt:before:fail"}
+    b("migrate", "job", "a", "--rounds", "1", expect=1)
+    a.more_env = {}
+    demand(b.runs("job") and not a.runs("job"), "it does not run on b alone")
+    clear(a, b)
 
 
 def settle(*hosts):
@@ -305,8 +350,7 @@ def connection_cut(world, a, b):
         hold = world.folder / "hold"
         hold.touch()
         moving = a.begin("migrate", "job", "b", "--rounds", "0", env={"STASIS_FAULT": f"{phase}:before:hold={hold}"})
-        wait_until(lambda: f'"phase":"{phase}"' in "".join(p.read_text() for p in (a.state / "run" / "journal").glob("*")),  # noqa: B023
-                   60, f"{phase} does not begin")
+        await_journal(a, f'"phase":"{phase}"')
         b.sshd.cut()
         hold.unlink()
         done = moving.wait()
@@ -326,7 +370,10 @@ def run(world):
     there_and_back(world, a, b)
     without_rounds(a, b)
     refusals(world, a, b)
+    without_gpu(a, b)
     source_killed(world, a, b)
+    killed_while_switching(world, a, b)
+    criu_killed(world, a, b)
     target_fails(a, b)
     connection_cut(world, a, b)
     for host in (a, b):
