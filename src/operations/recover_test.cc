@@ -2,6 +2,8 @@
 // journal entry.
 #include "operations/recover.h"
 
+#include <signal.h>
+
 #include "checkpoint/teardown.h"
 #include "gpu_state/shared_resume.h"
 #include "operations/testing/stage.h"
@@ -39,6 +41,7 @@ plan::Operation WriteEntry(World& world, const Interrupted& what,
   operation.leave_running = what.leave_running;
   if (change) change(operation);
   EXPECT_TRUE(journal->Begin(operation));
+  EXPECT_TRUE(journal->NoteElsewhere(operation.elsewhere));
   for (const auto& phase : what.phases) {
     EXPECT_TRUE(journal->PhaseBegins(phase));
     EXPECT_TRUE(journal->PhaseEnded(phase));
@@ -239,6 +242,40 @@ TEST(RecoverTableTest, ADumpWhoseFirstProcessEndedLeavesTheRest) {
   EXPECT_TRUE(ok) << outcome;
   EXPECT_NE(outcome.find("by this dump or by itself"), std::string::npos) << outcome;
   EXPECT_EQ(world.program.WhyNotRunning(1), "");
+}
+
+// A dump that moves the program to another host. `at` is the note of the journal.
+std::pair<bool, std::string> RecoverMoved(World& world, plan::Elsewhere at) {
+  WriteEntry(world, {"dump", {"commit", "hand-over", "stop"}}, world.Record(),
+             [&](plan::Operation& operation) { operation.elsewhere = at; });
+  for (const auto& process : world.program.processes()) {
+    EXPECT_EQ(::kill(process->id.pid.value, SIGSTOP), 0);
+  }
+  return Recover(world);
+}
+
+TEST(RecoverTableTest, AProgramThatStaysIsContinued) {
+  World world(2);
+  auto [ok, outcome] = RecoverMoved(world, plan::Elsewhere::kNo);
+  EXPECT_TRUE(ok) << outcome;
+  EXPECT_NE(outcome.find("the program is as it was before"), std::string::npos) << outcome;
+  EXPECT_EQ(world.program.WhyNotRunning(1), "");
+  for (const auto& process : world.program.processes()) {
+    EXPECT_NE(process::ReadStat(process->id.pid)->state, 'T');
+  }
+}
+
+TEST(RecoverTableTest, AProgramThatMayRunElsewhereIsEnded) {
+  for (auto [at, words] : {std::pair{plan::Elsewhere::kPerhaps, "is complete: restore it"},
+                           std::pair{plan::Elsewhere::kYes, "runs on the other host"}}) {
+    World world(2);
+    auto [ok, outcome] = RecoverMoved(world, at);
+    EXPECT_TRUE(ok) << outcome;
+    EXPECT_NE(outcome.find(words), std::string::npos) << outcome;
+    for (const auto& process : world.program.processes()) {
+      EXPECT_FALSE(process::IsAlive(process->id));
+    }
+  }
 }
 
 TEST(RecoverTableTest, ADumpThatEndedEverythingIsFinished) {

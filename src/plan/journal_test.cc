@@ -74,6 +74,7 @@ TEST_F(JournalTest, LaterNotesAndEndedPhasesAreRead) {
     ASSERT_TRUE(journal->PhaseBegins("describe"));
     ASSERT_TRUE(journal->NoteMembers({{{4711}, 17}, {{4712}, 18}}));
     ASSERT_TRUE(journal->PhaseEnded("describe") && journal->PhaseBegins("commit"));
+    ASSERT_TRUE(journal->NoteElsewhere(Elsewhere::kPerhaps));
   }
   auto entries = ScanJournal(paths_, Deadline::In(milliseconds(100)));
   ASSERT_TRUE(entries);
@@ -82,6 +83,7 @@ TEST_F(JournalTest, LaterNotesAndEndedPhasesAreRead) {
   EXPECT_EQ(operation.members, (std::vector<process::ProcessId>{{{4711}, 17}, {{4712}, 18}}));
   EXPECT_EQ(operation.phases_begun, (std::vector<std::string>{"describe", "commit"}));
   EXPECT_EQ(operation.phases_ended, std::vector<std::string>{"describe"});
+  EXPECT_EQ(operation.elsewhere, Elsewhere::kPerhaps);
 }
 
 TEST_F(JournalTest, AKilledOperationIsFoundWithItsState) {

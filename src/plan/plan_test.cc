@@ -67,6 +67,25 @@ TEST_F(PlanTest, AFailedUndoIsReportedAndTheOthersStillRun) {
   EXPECT_EQ(seen_, "+a +b -a ");
 }
 
+TEST_F(PlanTest, TheUsersTimeoutDoesNotReplaceThatOfEveryPhase) {
+  for (bool keeps : {false, true}) {
+    Plan plan("test");
+    Phase phase = Step("a");
+    phase.timeout = std::chrono::hours(1);
+    phase.keeps_timeout = keeps;
+    bool is_long = false;
+    phase.run = [&](PhaseScope& scope) -> Status {
+      is_long = scope.deadline().PollTimeout() > 30 * 60 * 1000;
+      return {};
+    };
+    plan.Add(std::move(phase));
+    Plan::RunOptions options;
+    options.timeout = std::chrono::minutes(1);
+    ASSERT_TRUE(plan.Run(options));
+    EXPECT_EQ(is_long, keeps);
+  }
+}
+
 TEST_F(PlanTest, AFailedUndoOfAGroupIsNotRepeated) {
   for (bool stuck : {true, false}) {
     Plan plan("test");
