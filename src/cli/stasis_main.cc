@@ -115,7 +115,7 @@ std::string UsageHint(const CLI::App& app, const CLI::ParseError& error) {
   }
   for (const std::string& typed : app.remaining(/*recurse=*/true)) {
     const bool is_option = typed.starts_with('-');
-    const std::string hint =
+    std::string hint =
         DidYouMean(typed.substr(0, typed.find('=')), is_option ? options : VerbNames(*verb));
     if (!hint.empty()) return hint;
   }
@@ -197,4 +197,13 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace stasis::cli
 
-int main(int argc, char** argv) { return stasis::cli::Main(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return stasis::cli::Main(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "stasis: internal error: %s\n", error.what());
+  } catch (...) {
+    std::fputs("stasis: internal error\n", stderr);
+  }
+  return 1;
+}

@@ -30,7 +30,6 @@
 namespace stasis::operations {
 namespace {
 
-using device::ProcessState;
 using gpu_state::Services;
 using plan::JournalEntry;
 using plan::Operation;
@@ -101,7 +100,7 @@ std::string NameCompleteImage(const Operation& operation) {
 
 // Removes files of the dump from the store. Call this only when the program runs again, because the
 // store may answer late.
-Result<std::string> SweepStore(std::string outcome, const Operation& operation) {
+Result<std::string> SweepStore(const std::string& outcome, const Operation& operation) {
   STASIS_ASSIGN(const std::string left, checkpoint::SweepStoreOf(operation.image));
   return left.empty() ? outcome : outcome + "; " + left;
 }
@@ -225,8 +224,8 @@ Result<std::string> FinishOnProgram(Services& services, const Operation& operati
 
 Result<std::string> FinishDump(Services& services, const Operation& operation) {
   if (operation.elsewhere != plan::Elsewhere::kNo) return EndMovedProgram(operation);
-  STASIS_ASSIGN(std::string outcome, FinishOnProgram(services, operation));
-  return SweepStore(std::move(outcome), operation);
+  STASIS_ASSIGN(const std::string outcome, FinishOnProgram(services, operation));
+  return SweepStore(outcome, operation);
 }
 
 // Removes what a killed restore from a repository left: its image is in a hidden folder of the

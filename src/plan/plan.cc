@@ -217,9 +217,11 @@ Status Runner::RunPhase(const Phase& phase, bool parallel, int parent) {
     std::lock_guard lock(mutex_);
     reports_[report].seconds = watch.Seconds();
     done = reports_[report];
-    if (later) late_failure_ = std::move(status);
+    if (later) {
+      late_failure_ = std::move(status);
+      return {};
+    }
   }
-  if (later) return {};
   if (status && options_.progress.end) options_.progress.end(done);
   return status;
 }

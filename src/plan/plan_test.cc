@@ -182,7 +182,7 @@ TEST_F(PlanTest, AwaitingAFailedPhaseIsNotTheCause) {
   auto account = plan.Run({});
   ASSERT_FALSE(account);
   EXPECT_NE(account.error().code, Code::kCancelled);
-  EXPECT_NE(account.error().ToString().find("b"), std::string::npos);
+  EXPECT_NE(account.error().ToString().find('b'), std::string::npos);
 }
 
 TEST_F(PlanTest, AWaitEndsAtAChangeAndAtAFailure) {

@@ -62,7 +62,7 @@ TEST_F(GcTest, DeletesWhatNoImageNeeds) {
 TEST_F(GcTest, KeepsAPackThatAnotherImageSharesInPart) {
   Contents contents = MakeContents(1);
   MustPush("first", contents);
-  contents.gpu.resize(30 * testing::kTestBlock);
+  contents.gpu.resize(size_t{30} * testing::kTestBlock);
   MustPush("second", contents);
   ASSERT_TRUE(DeleteImage(repository_, "first"));
   EXPECT_EQ(MustCollect().deleted_packs, 0u);

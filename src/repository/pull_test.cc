@@ -84,7 +84,7 @@ TEST_F(PullTest, LinksUnitsThatLocalImagesHave) {
 
 TEST_F(PullTest, WithAnotherNamingKeyRenamesUnitsAndSharesThemWithLocalImages) {
   Contents contents = MakeContents(1);
-  contents.gpu += contents.gpu.substr(0, 2 * testing::kTestBlock);  // a repetition
+  contents.gpu += contents.gpu.substr(0, size_t{2} * testing::kTestBlock);  // a repetition
   MustPush("llama", contents);
   const auto local_names = NamesOf(9);
   TempStore other;

@@ -61,7 +61,7 @@ Result<RepositoryInfo> CreateRepository(objects::ObjectStore& store, bool is_sea
 Result<RepositoryInfo> ReadRepositoryInfo(objects::ObjectStore& store,
                                           const objects::CallOptions& call) {
   const std::string what = store.Name() + "/" + kRepoKey;
-  auto record = store.GetWhole(kRepoKey, 2 * kMaxParameterBytes, call);
+  auto record = store.GetWhole(kRepoKey, uint64_t{2} * kMaxParameterBytes, call);
   if (!record) {
     if (record.error().code != Code::kNotFound) return Fail(std::move(record).error());
     return Fail(Code::kNotFound, Domain::kImage, 0, store.Name() + " is not a Stasis repository",
