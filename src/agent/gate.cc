@@ -237,7 +237,8 @@ void ResetAfterFork() {
   }
   g_tickets.store(0);
   g_word.fetch_and(~(kShut | kSealed));
-  // The parent's blockers were reset, and with them the note about this thread.
+  // The reset of the blockers in the child also removed the one that this thread has noted because
+  // it has no slot of its own. Note it again.
   if (t_thread.slot == &g_last_resort) NoteUnseenThread();
 }
 

@@ -160,8 +160,8 @@ void Quiesce(int64_t deadline, bool in_steps) {
   } else if (!ListCarried()) {
     outcome = Outcome::kDriver;
   } else if (Blockers(text, sizeof(text)) != 0 || !ImportsAreKnown(text, sizeof(text))) {
-    // A blocker may have been noted while the gate was closing. An import that its owner has no
-    // record of would be lost.
+    // Check again, because a blocker may have been noted while the gate was closing. Refuse imports
+    // that their owner has no record of, because they would be lost.
     outcome = Outcome::kRefused;
   }
   if (outcome == Outcome::kOk) {

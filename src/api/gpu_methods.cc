@@ -40,7 +40,7 @@ std::optional<HostPid> ParsePid(const std::string& text) {
 Result<HostPid> PidOf(const v1::GpuStepRequest& request) {
   if (auto pid = ParsePid(request.target())) return *pid;
   return FailUsage(fmt::format("\"{}\" is not a process id", Utf8(request.target().substr(0, 64))),
-                   "a step of the driver takes one process, by its process id");
+                   "this command works on one process, which is given by its process id");
 }
 
 std::unique_ptr<DeviceControl> Control(const Call& call) {

@@ -55,7 +55,7 @@ void RecordCopy(const Paths& paths, const std::string& path,
                         noted.error().ToString()));
 }
 
-// The manifest is written last and deleted first.
+// The manifest is written last and deleted first, so it exists only if the image is complete.
 bool ImageExists(const jobs::Checkpoint& checkpoint) {
   return !checkpoint.image.empty() && PathExists(checkpoint.image + "/" + store::kManifestName);
 }

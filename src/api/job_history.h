@@ -1,4 +1,4 @@
-// The checkpoints of a job: records successful operations there, and where images are.
+// Records successful operations, and the copies of their images, in a job's list of checkpoints.
 #pragma once
 
 #include <optional>

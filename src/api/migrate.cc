@@ -38,8 +38,8 @@ namespace {
 using operations::HandOver;
 using std::chrono::seconds;
 
-constexpr seconds kAnswerTime{60};   // of the other host, for a short question
-constexpr seconds kCheckTime{1800};  // it reads the CPU memory of the image
+constexpr seconds kAnswerTime{60};   // for the other host's answer to a short request
+constexpr seconds kCheckTime{1800};  // the other host reads the CPU memory of the image
 constexpr seconds kFinishTime{10};
 // Rounds end when this little is left, or when a round was not much smaller than the one before.
 constexpr uint64_t kSmallRound = 64ull << 20;
@@ -65,8 +65,8 @@ std::string EndOfLog(const std::string& path) {
   return text;
 }
 
-// The repository through which images travel: one of the user's, or objects in a folder of the
-// other host, which is there during the migration only.
+// The repository through which images are sent: one of the user's (--via), or one in a folder of
+// the other host that exists only during the migration.
 class Way {
  public:
   static Result<std::unique_ptr<Way>> Open(const Call& call, const v1::MigrateRequest& request) {
@@ -76,7 +76,8 @@ class Way {
     }
     return way;
   }
-  // Prepares the folder of the other host, which has said that it is ready for objects.
+  // Creates the repository in the folder of the other host, which must have answered kBegin. Does
+  // nothing with --via.
   Status OpenPipe(MigrationLink& link, const std::string& host,
                   const objects::CallOptions& limits) {
     if (opened_) return {};
@@ -108,7 +109,7 @@ class Migration final : public HandOver {
 
   Result<v1::OperationEvent> Run();
 
-  // Of the last dump.
+  // HandOver: called during the last dump.
   Status Prepare(const std::string& image, plan::PhaseScope& scope) override;
   Result<Switched> Switch(plan::PhaseScope& scope) override;
   std::string Place() const override {
@@ -133,8 +134,8 @@ class Migration final : public HandOver {
 
   Call& call_;
   const v1::MigrateRequest& request_;
-  std::string job_;  // or the process id, for messages
-  std::string log_;  // of the job, if it is the job's own
+  std::string job_;  // the job, or the process id; for messages
+  std::string log_;  // path of the job's own log; empty if it logs to another file
   std::string prefix_;
   std::unique_ptr<migration::SshCommand> ssh_;
   std::unique_ptr<MigrationLink> link_;
@@ -157,7 +158,7 @@ v1::DumpRequest Migration::DumpTo(const std::string& name) const {
   return dump;
 }
 
-// Refuses what can be refused before the connection is made.
+// Makes the checks that need no connection, and sets the members that name the target.
 Status Migration::Look() {
   if (containers::IsReference(request_.target())) {
     return FailUsage("a container cannot be migrated",
@@ -234,11 +235,11 @@ Status Migration::CheckThere(const std::string& image) {
   v1::MigrationBegun ready;
   return Annotate(
       link_->Ask(MessageKind::kCheck, check, MessageKind::kBegun, ready, Limits(kCheckTime)),
-      fmt::format("{} cannot run it", request_.host()));
+      fmt::format("{} cannot restore the program", request_.host()));
 }
 
-// Dumps and sends the program while it runs, until little is left to send. The first image is also
-// what the other host is asked about.
+// Dumps and sends the program while it runs, until little is left to send. After the first image,
+// asks the other host whether it can restore the program.
 Status Migration::Rounds() {
   for (uint32_t round = 0; round < request_.max_rounds(); ++round) {
     const std::string name = NewName();
@@ -276,10 +277,11 @@ Status Migration::Prepare(const std::string& image, plan::PhaseScope& scope) {
   STASIS_TRY(link_->Send(MessageKind::kRestore, restore, limits));
   v1::MigrationBegun ready;
   return Annotate(link_->Await(MessageKind::kReady, ready, limits),
-                  fmt::format("{} cannot run it", request_.host()));
+                  fmt::format("{} cannot restore the program", request_.host()));
 }
 
-// From here on the program does not run here again unless the other host says that it failed.
+// After this request the program does not run here again, unless the other host answers that the
+// program does not run there.
 Result<HandOver::Switched> Migration::Switch(plan::PhaseScope& scope) {
   const objects::CallOptions limits{scope.deadline(), {}};
   v1::OperationEvent event;
@@ -298,7 +300,7 @@ Error Migration::Unknown(const std::string& image) const {
   Error error{Code::kUnavailable};
   error.message = fmt::format(
       "it is unknown whether the program runs on {}, because the connection was lost while the "
-      "program was switched over ({}). It was ended here, and its image {} is complete",
+      "program was handed over ({}). The program was ended here, and its image {} is complete",
       request_.host(), lost_, image);
   error.hint = fmt::format(
       "Run `stasis ps` on {}. If the program does not run there, `stasis restore {}` starts it "
@@ -371,7 +373,7 @@ Result<v1::OperationEvent> Migration::Run() {
       Error error = std::move(connected).error();
       return Fail(ssh_ ? ssh_->Explain(std::move(error)) : std::move(error));
     }
-    // What the other host would refuse is known when it has an image.
+    // A dry run sends no image, so the other host cannot check whether it could restore it.
     if (request_.dump().options().dry_run()) {
       STASIS_ASSIGN(auto event, DumpToMove(call_, DumpTo(NewName()), this));
       event.mutable_result()->set_verb("migrate");

@@ -10,8 +10,9 @@
 namespace stasis::api {
 
 // Sends the program to `stasis receive` on the other host, and ends it here when it runs there.
-// After an error it runs on here, unless the error has `not_undone`; then the message says where it
-// is. The result is that of the last dump, with the program's job and pid on the other host.
+// After an error the program runs on here, unless the error has `not_undone`; then the message says
+// where the program is. The result is that of the last dump, with the program's job and pid on the
+// other host.
 Result<v1::OperationEvent> Migrate(Call& call, const v1::MigrateRequest& request);
 
 // The other side: serves one migration on these descriptors until they are closed.

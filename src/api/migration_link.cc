@@ -31,14 +31,15 @@ Status MigrationLink::Await(MessageKind kind, google::protobuf::MessageLite& ans
   const auto got = static_cast<MessageKind>(frame.type);
   if (got == kind) return ParseMessage(frame, answer);
   if (got != MessageKind::kFailed) {
-    return Fail(Code::kInvalidArgument, fmt::format("the other host sent message {} in place of {}",
-                                                    frame.type, static_cast<uint16_t>(kind)));
+    return Fail(Code::kInvalidArgument,
+                fmt::format("the other host sent a message of type {} instead of {}", frame.type,
+                            static_cast<uint16_t>(kind)));
   }
   v1::MigrationFailed failed;
   STASIS_TRY(ParseMessage(frame, failed));
   refused_ = !failed.may_run();
   Error error = DecodeError(failed.error());
-  // Whatever is left there, nothing was changed here.
+  // This error may leave changes on the other host, but none on this one.
   error.not_undone = false;
   return Fail(std::move(error));
 }

@@ -12,15 +12,15 @@
 
 namespace stasis::api {
 
-// Numbers of the protocol: never change the meaning of one.
+// The numbers are part of the protocol. Never change the meaning of one.
 enum class MessageKind : uint16_t {
   kBegin = 100,    // MigrationBegin
   kBegun = 101,    // MigrationBegun; also the answer to kCheck
   kCheck = 102,    // MigrationCheck
   kRestore = 103,  // MigrationRestore
   kReady = 105,    // MigrationBegun: the program is complete and waits
-  kGo = 106,       // MigrationBegun: let it run
-  kDone = 107,     // OperationEvent with the result: it runs
+  kGo = 106,       // MigrationBegun: let the program run
+  kDone = 107,     // OperationEvent with the result: the program runs
   kFailed = 108,   // MigrationFailed, the answer to any request
 };
 
@@ -44,8 +44,8 @@ class MigrationLink {
     STASIS_TRY(Send(kind, message, limits));
     return Await(answer_kind, answer, limits);
   }
-  // After an error of Await: whether the other side has said that it failed, and that the program
-  // does not run there.
+  // After an error of Await(): returns true if the other side has reported that it failed and that
+  // the program does not run there.
   bool refused() const { return refused_; }
 
  private:

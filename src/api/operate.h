@@ -1,4 +1,5 @@
-// Dumps and restores with what no request can express. The methods for requests are in methods.h.
+// Dumps and restores with parameters that a request cannot hold, for example callbacks. The methods
+// for requests are in methods.h.
 #pragma once
 
 #include <functional>
@@ -14,8 +15,8 @@
 
 namespace stasis::api {
 
-// A dump of a program that moves to another host: of a round while it runs, without `hand_over`, or
-// the last one. Its image is not recorded as a checkpoint of the job.
+// Dumps a program that moves to another host. `hand_over` is null for a round, in which the program
+// runs on, and set for the last dump. The image is not recorded as a checkpoint of the job.
 Result<v1::OperationEvent> DumpToMove(Call& call, const v1::DumpRequest& request,
                                       operations::HandOver* hand_over);
 

@@ -1,4 +1,4 @@
-// The side of a migration that gets the program.
+// The receiving side of a migration.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -28,13 +28,13 @@ using std::chrono::seconds;
 
 constexpr seconds kReplyTime{60};
 constexpr seconds kGreetingTime{60};
-// After this time without a message the other host counts as lost: it may be dumping a program of
-// hundreds of gigabytes meanwhile.
+// After this time without a message the other host counts as lost. The time is long because the
+// other host may be dumping a program of hundreds of gigabytes.
 constexpr seconds kSilence{4 * 3600};
 constexpr size_t kMostEarlierLogBytes = 1 << 20;
 
 // The objects that arrive on the connection, in a hidden folder of the store of images. A sweep
-// removes it if this process is killed.
+// removes the folder if this process is killed.
 class Incoming {
  public:
   static Result<std::unique_ptr<Incoming>> Begin(const std::string& store) {
@@ -112,7 +112,7 @@ v1::MigrationBegun ThisHost() {
 }
 
 Status MigrationReceiver::Begin(const migration::Frame& frame) {
-  if (begun_) return Fail(Code::kInvalidArgument, "a migration begins twice");
+  if (begun_) return Fail(Code::kInvalidArgument, "the other host began the migration twice");
   STASIS_TRY(ParseMessage(frame, begin_));
   if (begin_.stasis_version() != STASIS_VERSION) {
     return Fail(Code::kFailedPrecondition,
@@ -129,7 +129,7 @@ Status MigrationReceiver::Begin(const migration::Frame& frame) {
     const auto& id = opened_->repository().info().id.bytes;
     if (begin_.via_id() != std::string(id.begin(), id.end())) {
       return Fail(Code::kFailedPrecondition, Domain::kImage, 0,
-                  fmt::format("the repository {} of this host is another one than that of {}",
+                  fmt::format("the repository {} is not the same on this host and on {}",
                               begin_.via(), Utf8(begin_.from())),
                   "add the same repository under one name on both hosts");
     }
@@ -149,8 +149,8 @@ Result<const repository::Repository*> MigrationReceiver::Repository() {
   return &*piped_;
 }
 
-// The user of this process may run any program here, so an image that comes in the name of this
-// user is as trusted as its commands.
+// The image is trusted without checks of its origin, because its sender could start this process
+// and can run any program as its user.
 Result<v1::OperationEvent> MigrationReceiver::RestoreImage(const std::string& image,
                                                            v1::RestoreRequest request,
                                                            std::string earlier_log, bool waits) {
@@ -177,7 +177,7 @@ Status MigrationReceiver::AwaitGo(plan::PhaseScope& scope) {
   STASIS_TRY(link_.Send(MessageKind::kReady, ThisHost(), limits));
   v1::MigrationBegun go;
   STASIS_TRY(Annotate(link_.Await(MessageKind::kGo, go, limits),
-                      "wait until the program is stopped for good on the other host"));
+                      "wait for the other host to stop the program"));
   went_ = true;
   return {};
 }

@@ -128,7 +128,7 @@ Result<v1::VerifyImageResponse> VerifyImageOfRepository(Call& call,
   if (!report.findings.empty()) {
     const auto damaged =
         Fail(Code::kDataLoss, Domain::kImage, 0,
-             fmt::format("image {} is not as it should be: {}", name, report.findings.front()));
+             fmt::format("the check of image {} failed: {}", name, report.findings.front()));
     *response.mutable_error() = EncodeError(damaged.value());
   }
   return response;

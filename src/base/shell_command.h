@@ -17,13 +17,13 @@ struct ShellCommand {
 };
 
 // Runs the command in a session of its own and returns its output. stdin is /dev/null. The caller
-// erases the output (erase.h). Errors contain nothing of it, and at most one line of stderr:
+// erases the output (erase.h). Errors contain none of the output, and at most one line of stderr:
 //   kUnavailable        the command failed
 //   kResourceExhausted  it prints more than max_bytes
 //   kDeadlineExceeded   it has not ended in time
 //   kCancelled          `stop` was requested
-// After the last three its process group has been killed. A process that a command leaves behind
-// delays nothing and is not killed.
+// After the last three its process group has been killed. If the command has ended, the call
+// neither waits for processes that it leaves behind nor kills them.
 Result<std::string> RunShellCommand(const ShellCommand& command, const Deadline& deadline,
                                     const std::stop_token& stop = {});
 

@@ -26,7 +26,7 @@ using process::HostPid;
 
 constexpr int64_t kTreeChanged = 1;  // Error::raw in Domain::kProcess
 
-// One refusal, applied to every member of the tree.
+// A check of one process of the tree. Returns an error if the target must be refused.
 using Refusal = Status (*)(const process::Stat& member, const Survey& survey);
 
 Status RefuseInit(const process::Stat& member, const Survey&) {

@@ -121,7 +121,7 @@ std::string MigrationText(const OperationResult& result) {
   for (int i = 0; i < m.rounds_size(); ++i) {
     const v1::MigrationRound& round = m.rounds(i);
     const bool last = i + 1 == m.rounds_size();
-    text += fmt::format("  round {}: {} sent in {}, {} were there{}\n", i + 1,
+    text += fmt::format("  round {}: {} sent in {}, {} were there already{}\n", i + 1,
                         FormatBytes(round.sent_bytes()), FormatSeconds(round.send_s()),
                         FormatBytes(round.known_bytes()),
                         last ? ", while the program was stopped" : "");

@@ -77,9 +77,10 @@ void RegisterMigrate(App app, const std::function<void(Action)>& select) {
                    "Send images through this repository, which both hosts have added under this "
                    "name, instead of through ssh")
       ->option_text("REPO");
-  verb->add_option("--rounds", options->rounds,
-                   "How often at most the program is copied while it runs (default: 4; 0: it is "
-                   "stopped for the whole copy)")
+  verb->add_option(
+          "--rounds", options->rounds,
+          "Maximum number of copies that are made while the program runs (default: 4; 0: it "
+          "is stopped for the whole copy)")
       ->range(0, 20);
   verb->add_option("--job", options->job, "Name of the job on the other host (default: as here)");
   verb->add_option("--gpu-map", options->gpu_map,

@@ -125,7 +125,7 @@ void RegisterRepoAdd(App verb, const std::function<void(Action)>& select) {
                   "--endpoint, else host)")
       ->one_of({"path", "host"});
   add->add_option("--ca", options->ca_file,
-                  "Certificates that may sign the server's one, PEM (default: the system's)")
+                  "CA certificates for the server, a PEM file (default: the system's)")
       ->option_text("FILE");
   add->add_option("--profile", options->profile, "The profile in ~/.aws with the credentials");
   add->add_option("--limit", options->limit, "Bytes per second at most in each direction")

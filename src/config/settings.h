@@ -32,8 +32,8 @@ struct Settings {
 
   std::string default_repository;  // name or location; empty for none
 
-  // For migrations: a line for /bin/sh to which the host and the remote command are added, and that
-  // command.
+  // For migrations: the ssh command, a line for /bin/sh to which the host and the remote command
+  // are added, and the remote command.
   std::string migrate_ssh;
   std::string migrate_remote_command;
 

@@ -64,7 +64,8 @@ class Copier {
   Status Start();
   Status Submit(Direction direction, cu::CUdeviceptr device, void* host, uint64_t bytes,
                 cu::CUstream stream);
-  // `begin` may submit work first.
+  // Calls `begin`, which may submit work of its own (a load clears zero blocks), and then copies
+  // the groups.
   Result<CopyReport> Run(Direction direction, AttachedArena& arena, cu::CUdeviceptr base,
                          const std::function<Status()>& begin, const NextGroup& next,
                          const Progress& progress);

@@ -83,8 +83,8 @@ class Steps {
     return std::all_of(rests_.begin(), rests_.end(), [](char rests) { return rests != 0; });
   }
 
-  // Names the program whose work has not ended for the longest time: any other may only be in the
-  // middle of its step.
+  // Names the program whose work has been unfinished for the longest time. The others may only be
+  // in the middle of their current step.
   Status Late() const {
     const auto longest = std::max_element(rounds_without_rest_.begin(), rounds_without_rest_.end());
     const GateOwner& owner = owners_[size_t(longest - rounds_without_rest_.begin())];

@@ -273,7 +273,8 @@ Status Store::Delete(const std::string& id) const {
       job = LookAt(unknown);
     }
   }
-  // A killed start or restore: the lock that makes it look as if it was starting is ours.
+  // The start or restore was killed. The job looks as if it was starting only because this process
+  // holds the lock.
   if (job && job->state == State::kStarting && held) job->state = State::kLost;
   if (job && !HasEnded(job->state)) {
     return Fail(Code::kFailedPrecondition,

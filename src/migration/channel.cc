@@ -20,7 +20,8 @@
 namespace stasis::migration {
 namespace {
 
-// The first byte occurs in no text, so that a greeting is told from a message of a login shell.
+// The first byte occurs in no text, so that a greeting can be distinguished from the output of a
+// login shell.
 constexpr std::string_view kMagic = "\x89STSmig\n";
 constexpr size_t kGreetingBytes = 12;
 constexpr size_t kHeadBytes = 16;
@@ -137,7 +138,7 @@ Status Channel::Greet(const objects::CallOptions& options) {
   std::string_view pieces[] = {greeting};
   STASIS_TRY(WriteAll(pieces, call));
   std::string theirs(kGreetingBytes, '\0');
-  // One byte first: other text may be shorter than a greeting.
+  // Read one byte first, because other text may be shorter than a greeting.
   STASIS_TRY(ReadAll({theirs.data(), 1}, false, call));
   if (theirs[0] != kMagic[0]) return Fail(NotAGreeting(theirs.substr(0, 1)));
   STASIS_TRY(ReadAll({theirs.data() + 1, kGreetingBytes - 1}, true, call));
@@ -151,7 +152,7 @@ Status Channel::Greet(const objects::CallOptions& options) {
               "install the same version of Stasis on both hosts");
 }
 
-// `text` is what has arrived. Adds to the message what else has arrived.
+// `text` has the bytes that were read. The message shows them and those that have arrived since.
 Error Channel::NotAGreeting(std::string text) {
   const size_t begun = text.size();
   text.resize(begun + 200);

@@ -8,7 +8,7 @@
 //
 // After that each message is a frame:
 //
-//   0   2  type, which only the users of the channel know
+//   0   2  type, defined by the users of the channel
 //   2   2  flags, 0
 //   4   4  length of the header, at most kMaxHeaderBytes
 //   8   8  length of the payload, at most kMaxPayloadBytes

@@ -41,7 +41,7 @@ struct Kind {
 class BothSidesTest : public ::testing::TestWithParam<Kind> {
  protected:
   void SetUp() override {
-    // Programs ignore the signal, which is needed for pipes only.
+    // A process that writes to a pipe must ignore SIGPIPE. Sockets do not need this.
     ::signal(SIGPIPE, GetParam().make == testing::Pipes ? SIG_IGN : SIG_DFL);
     std::tie(a_, b_) = testing::OpenBoth(GetParam().make());
     ASSERT_TRUE(a_ && b_);

@@ -33,7 +33,7 @@ Status CheckPage(const objects::ListPage& page, const std::string& prefix,
 
 }  // namespace
 
-// The right to use the channel.
+// Exclusive use of the channel, for the lifetime of the object.
 class PipedStore::Turn {
  public:
   static Result<Turn> Wait(PipedStore& store, const CallOptions& call) {
@@ -89,11 +89,11 @@ Result<wire::ObjectReply> PipedStore::Ask(const Request& request, const CallOpti
     const std::string header = request.header.SerializeAsString();
     STASIS_TRY(channel_.Send({static_cast<uint16_t>(request.type), header, request.payload}, call));
     auto reply = Exchange(request, call);
-    // The reply may still come; the next call must not take it for its own.
+    // The reply may still arrive. The next call must not read it as its own reply.
     if (!reply) channel_.Break(reply.error());
     if (reply && reply->has_error()) {
       Error error = DecodeError(reply->error());
-      error.not_undone = false;  // whatever is left there, nothing was changed here
+      error.not_undone = false;  // there may be changes on the other host, but none on this one
       return Fail(std::move(error));
     }
     return reply;

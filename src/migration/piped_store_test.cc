@@ -63,7 +63,7 @@ std::string ReplyFrame(const wire::ObjectReply& reply, std::string_view payload 
          header + std::string(payload);
 }
 
-// The other side's reply is said before the request is sent.
+// A test writes the other side's reply before the store sends its request.
 struct ScriptedStore : testing::RawPeer {
   PipedStore store{*channel, "host:/folder"};
 };

@@ -18,7 +18,7 @@ Status CheckHost(const std::string& host);
 class SshCommand {
  public:
   // Runs `command HOST remote_command`, where `command` is a line for /bin/sh, for example
-  // "ssh -o BatchMode=yes". Its errors go to stderr of this process.
+  // "ssh -o BatchMode=yes". The command inherits stderr.
   static Result<std::unique_ptr<SshCommand>> Start(const std::string& command,
                                                    const std::string& host,
                                                    const std::string& remote_command);
@@ -28,7 +28,7 @@ class SshCommand {
 
   // Takes the socket that is the command's stdin and stdout.
   UniqueFd TakeSocket() { return std::move(socket_); }
-  // Adds the end of the command, if it has ended or ends soon, to the error of a lost connection.
+  // Adds to the error of a lost connection how the command ended, if it has ended or ends soon.
   Error Explain(Error error);
   // Waits for the end of the command, after its socket was closed.
   void Finish(const Deadline& deadline);

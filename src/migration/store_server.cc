@@ -44,7 +44,7 @@ class RangeSink : public objects::Sink {
   const uint64_t bytes_;
 };
 
-// The object is kept in the pieces in which it is read, so that it is not copied.
+// Keeps the object in the pieces in which it was read, which saves a copy.
 Result<Answer> Put(const Work& work) {
   STASIS_TRY(objects::CheckKey(work.request.key()));
   std::vector<std::unique_ptr<char[]>> memory;
@@ -127,7 +127,7 @@ Result<Answer> Handle(const Handler& handler, objects::ObjectStore& store, const
     return Fail(Code::kInvalidArgument, "the header of a request is damaged");
   }
   if (handler.type != ObjectMessage::kPut && frame.payload_bytes > 0) {
-    return Fail(Code::kInvalidArgument, "a request has a payload that its type does not have");
+    return Fail(Code::kInvalidArgument, "a request other than Put has a payload");
   }
   return handler.handle({store, channel, request, call});
 }

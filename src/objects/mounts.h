@@ -1,4 +1,4 @@
-// Whether the mount of a network file system shows the files of other hosts at once.
+// Checks whether a mount of a network file system shows new files of other hosts without delay.
 #pragma once
 
 #include <sys/types.h>

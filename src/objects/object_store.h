@@ -100,7 +100,8 @@ class ObjectStore {
                                            const CallOptions& call = {}) = 0;
 
   // Returns kFailedPrecondition if the store can tell that List() may lack objects that another
-  // host has just put. A caller that deletes what a list shows to be unneeded must ask first.
+  // host has just put. A caller that deletes objects because no listed object needs them must call
+  // this first.
   virtual Status CheckLists() const { return {}; }
 
   // Returns the name for messages: "s3://bucket/prefix" or the path of a folder.

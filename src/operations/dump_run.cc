@@ -301,8 +301,8 @@ Phase DumpRun::HandOverPhase() {
           }};
 }
 
-// Stops the processes by a signal too. If this process is killed from now on, CRIU lets them go,
-// but they stay stopped until recovery continues or ends them.
+// Stops the processes by SIGSTOP, although CRIU holds them. If this process is killed from now on,
+// CRIU releases them, but they stay stopped until recovery continues or ends them.
 Phase DumpRun::Stop() {
   return {.name = "stop",
           .run = [this](PhaseScope&) -> Status {
@@ -332,7 +332,7 @@ Status DumpRun::SwitchOver(PhaseScope& scope) {
   STASIS_TRY(session_.journal->NoteElsewhere(plan::Elsewhere::kPerhaps));
   auto switched = dump_.hand_over->Switch(scope);
   if (!switched) {
-    // It certainly runs on here, also if this process is killed before the undo has ended.
+    // The program certainly runs on here, even if this process is killed before the undo has ended.
     STASIS_TRY(session_.journal->NoteElsewhere(plan::Elsewhere::kNo));
     return Fail(std::move(switched).error());
   }
@@ -344,7 +344,7 @@ Status DumpRun::SwitchOver(PhaseScope& scope) {
 
 void DumpRun::SignalLiving(int signal) const {
   for (const process::ProcessId& id : living_) {
-    // A process that the user had stopped stays so.
+    // A process that was stopped before the dump stays stopped.
     const auto& members = survey_.tree.members;
     const auto before = std::find_if(members.begin(), members.end(),
                                      [&](const auto& member) { return member.id == id; });

@@ -32,8 +32,9 @@ struct RestoreOptions {
   std::vector<int> refused_minors;
   // Written to the log of a new job before the program's output, unless `log` is set.
   std::string earlier_log;
-  // Called, if set, before the restore is committed; after an error it is undone (stasis migrate).
-  // A program with a GPU is complete then, and its CPU threads run. Another one has not run yet.
+  // If set, called before the restore is committed (stasis migrate). An error undoes the restore.
+  // At the time of the call a program with a GPU is complete, and its CPU threads run; a program
+  // without a GPU has not run yet.
   std::function<Status(plan::PhaseScope&)> before_adopt;
   criu::Options criu;
 };

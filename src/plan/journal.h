@@ -98,7 +98,7 @@ class Journal {
   Status Commit();
   // Replaces the members after a later survey.
   Status NoteMembers(const std::vector<process::ProcessId>& members);
-  // Notes of a dump that moves the program: whether the program may run on the other host.
+  // During a dump that moves the program: notes whether the program may run on the other host.
   Status NoteElsewhere(Elsewhere elsewhere);
   Status NoteRestored(const process::ProcessId& shim, const process::ProcessId& root);
   // Removes the entry at the end of the operation.

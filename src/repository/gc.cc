@@ -79,7 +79,8 @@ Status Collector::ReportProgress() {
   return Fail(Code::kCancelled, "cancelled");
 }
 
-// A damaged record has no time, but the store knows when it was put, and no record is put twice.
+// The time in a damaged record is unknown. The time of the put replaces it, because no record is
+// put twice.
 bool Collector::IsDamagedAndAbandoned(const Error& error, const objects::ObjectInfo& object) const {
   if (error.code != Code::kDataLoss || !object.put_unix_s) return false;
   const int64_t age_s = UnixNowNs() / 1'000'000'000 - *object.put_unix_s;

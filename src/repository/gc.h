@@ -37,7 +37,7 @@ struct GcOptions {
   // Records that are older than this were left by killed processes. A time shorter than
   // kRecordAbandoned can lose images if a push or another gc runs.
   std::chrono::nanoseconds abandoned = kRecordAbandoned;
-  // For tests: how long its own record may be relied upon.
+  // Maximum age at which the gc relies on its own record. Only tests change it.
   std::chrono::nanoseconds record_valid = kRecordValid;
 };
 

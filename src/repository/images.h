@@ -40,7 +40,8 @@ struct VerifyOptions {
   bool reads_units = true;
   // If not null: units whose recorded names were made with the same key are compared with them.
   const store::UnitNames* names = nullptr;
-  // Refuses an image that was pushed earlier: a server can bring back an old record. 0: any.
+  // Reports a finding if the image was pushed before this time, because a server can return an old
+  // record. 0: no limit.
   int64_t not_before_unix_ns = 0;
   Progress progress;  // with the bytes of units
   std::stop_token stop;

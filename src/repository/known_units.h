@@ -19,7 +19,8 @@ namespace stasis::repository {
 
 class KnownUnits {
  public:
-  // What is kept of all indexes. Packs beyond that are not used, and a note says so.
+  // Limits of what is kept from all indexes. Packs beyond them are not used, and a note reports
+  // this.
   struct Limits {
     uint64_t units = 2 * kMaxIndexNames;  // about 32 bytes each
     uint64_t groups = kMaxIndexGroups;

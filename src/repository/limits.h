@@ -21,10 +21,10 @@ inline constexpr uint64_t kMaxRecordBytes = 256ull << 20;
 inline constexpr uint32_t kMaxImagePacks = 1u << 20;
 inline constexpr uint64_t kMaxImageRuns = 1ull << 23;
 inline constexpr uint64_t kMaxImageUnits = 1ull << 25;  // references to units in packs
-// Bounds on what one process keeps in memory of all indexes that it reads: groups of units (32
-// bytes each) and names (16 bytes each). They are not part of the format. An image of
-// kMaxImageUnits compressed units has one group for each unit, and may need only a half of its
-// packs.
+// Limits of the groups of units (32 bytes each) and names (16 bytes each) that one process keeps in
+// memory from the indexes that it reads. They are not part of the format. The factor 2 allows an
+// image of kMaxImageUnits compressed units, which has a group for each unit, to use only half of
+// the units in its packs.
 inline constexpr uint64_t kMaxIndexGroups = 2 * kMaxImageUnits;
 inline constexpr uint64_t kMaxIndexNames = 2 * kMaxImageUnits;
 inline constexpr uint32_t kMaxParameterBytes = 64u << 10;  // of the sealing, in `repo`

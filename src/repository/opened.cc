@@ -44,7 +44,7 @@ Status CheckSame(const Registration& registration, const RepositoryInfo& info,
                  const std::string& name) {
   if (!registration.id.IsZero() && registration.id != info.id) {
     return Fail(Code::kPermissionDenied, Domain::kImage, 0,
-                fmt::format("the repository at {} is another one than was added as {}: its id is "
+                fmt::format("the repository at {} is not the one that was added as {}: its id is "
                             "{}, and that was {}",
                             name, registration.name, info.id.Hex(), registration.id.Hex()),
                 fmt::format("If you replaced it yourself, run `stasis repo remove {}` and add it "

@@ -20,8 +20,8 @@ namespace stasis::repository {
 using PackNames = std::vector<std::vector<Id128>>;
 
 // Reads the names that were made with the key of `names`. An index that cannot be read leaves its
-// packs without names, and its error is added to `unread`. So do names beyond the first
-// `max_names`. Fails only if the call is cancelled.
+// packs without names, and its error is added to `unread`. Names beyond the first `max_names` are
+// omitted in the same way. Fails only if the call is cancelled.
 Result<PackNames> ReadPackNames(const Repository& repository, const ImageRecord& record,
                                 const store::UnitNames& names, const objects::CallOptions& call,
                                 std::vector<std::string>& unread,

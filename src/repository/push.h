@@ -44,7 +44,7 @@ struct PushOptions {
   // Ends the push, also in the middle of a request.
   std::stop_token stop;
   Deadline deadline;
-  // For tests: how long a pending record may be relied upon.
+  // Maximum age at which the push relies on its pending record. Only tests change it.
   std::chrono::nanoseconds record_valid = kRecordValid;
 };
 

@@ -9,7 +9,7 @@ namespace {
 // A list that does not end would otherwise fill the memory.
 constexpr size_t kMaxListed = 20'000'000;
 
-// Adds to the error of a damaged record of a push or a gc what can be done.
+// Adds a hint to the error of a damaged record of a push or a gc.
 template <class T>
 Result<T> WithNextStep(Result<T> record, const char* process) {
   if (!record && record.error().code == Code::kDataLoss) {

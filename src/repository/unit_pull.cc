@@ -145,8 +145,8 @@ Status UnitPuller::Add(Batch& batch, uint32_t position, std::string_view plain,
   return {};
 }
 
-// Compares the name of a unit with its known name. Without one, decides about all positions at
-// which the unit belongs.
+// Compares the name of a unit with its known name. If its name was unknown, records it for all
+// positions of the unit, and decides for each whether the unit must be stored.
 Status UnitPuller::CheckOrDecide(uint32_t position, const Id128& name, std::span<const Wanted> same,
                                  bool& is_new) {
   std::lock_guard lock(mutex_);

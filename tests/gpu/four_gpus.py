@@ -62,7 +62,7 @@ def ranks_of(machine, name, count, *words, env=None):
 
 
 def with_ranks(ranks, function):
-    """Starts the ranks, calls the function, and leaves nothing of them behind."""
+    """Starts the ranks, calls the function, and ends all of their processes."""
     def body():
         ranks.begin()
         ranks.job.wait_ready(120)
@@ -86,7 +86,7 @@ def three_times(ranks):
 
 
 def rotated(ranks, rotation):
-    """Every rank goes on on the next GPU: at a resume and at a restore."""
+    """Moves every rank to the next GPU, at a resume and at a restore."""
     machine, job = ranks.machine, ranks.job
     seen = [] if SOFT else [gpus_of(machine, job)]
     for words in ([], ["--gpu-map", rotation]):
@@ -119,7 +119,7 @@ def generation(machine, program):
         end(job)
 
 
-# Deaths.
+# Killed processes.
 
 def struck(machine, fault, *words):
     """Runs a command with a fault at one of its phases."""

@@ -64,7 +64,7 @@ def rounds_more(output, more, seconds):
 
 
 def move(hosts, name, command, undisturbed, check):
-    """There and back; the output of each host continues that of the other one."""
+    """Moves the program there and back. The output on each host continues that of the other one."""
     report = hosts.machine.report
     hosts("a", "run", "--job", name, "--", *command)
     output = hosts.output("a", name)

@@ -149,7 +149,7 @@ def end(*hosts, name="job"):
 
 
 def expect_only(here, there, name="job"):
-    """It runs on `here`, makes progress there, and does not run on `there`."""
+    """Requires that the job runs and makes progress on `here`, and does not run on `there`."""
     demand(here.runs(name), lambda: f"it does not run on {here.name}:\n{here('ps', '-a').out}")
     demand(not there.runs(name), f"it runs on {there.name} too")
     await_rounds(here, name)
@@ -215,13 +215,13 @@ def refusals(world, a, b):
     # The name is taken there.
     start(b)
     done = a("migrate", "job", "b", expect=7)
-    demand("b cannot run it" in done.err and "job" in done.err, f"{done}")
+    demand("b cannot restore the program" in done.err and "job" in done.err, f"{done}")
     demand(a.runs("job") and b.runs("job"), "one of them has ended")
     end(b)
     # Not enough memory on the other GPU, and another host without the program's file.
     poor = Host(world, "poor", memory="32M")
     done = a("migrate", "job", "poor", expect=None)
-    demand(done.code in (1, 5) and "poor cannot run it" in done.err, f"{done}")
+    demand(done.code in (1, 5) and "poor cannot restore the program" in done.err, f"{done}")
     expect_only(a, poor)
     expect_no_rest(a, b, poor)
     poor.end()
@@ -266,7 +266,7 @@ def killed_while_switching(world, a, b):
 
 
 def criu_killed(world, a, b):
-    """The program runs again while it is sent, so what was sent is too old."""
+    """The program runs again while its image is sent, so the sent image is too old."""
     start(a)
     hold = world.folder / "hold"
     hold.touch()
@@ -283,7 +283,7 @@ def criu_killed(world, a, b):
 
 
 def without_gpu(a, b):
-    """None of its code runs there before the switch."""
+    """None of the program's code runs on the target before the switch."""
     a("run", "--job", "job", "--", a.world.workloads / "notcuda")
     a("migrate", "job", "b", "--rounds", "1")
     demand(b.runs("job") and not a.runs("job"), "it does not run on b alone")
@@ -320,7 +320,7 @@ TARGET_PHASES = [("load-room", "before"), ("cpu-restore", "before"), ("data-retu
 
 
 def target_fails(a, b):
-    """It fails, or is killed: the program runs on here, except if it is unknown whether it runs there."""
+    """The target fails or is killed. The program runs on here, except if it is unknown whether it runs there."""
     for phase, when in TARGET_PHASES:
         for how in ("fail", "die"):
             print(f"target: {phase} {when} {how}", flush=True)

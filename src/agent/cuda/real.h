@@ -95,9 +95,9 @@ using Word = unsigned long long;
 
 }  // namespace real
 
-// The functions behind the program's calls: the agent's if one of that name is declared here, else
-// the driver's (a name declared in a namespace hides a name from a using directive). An agent's
-// function has the type of the driver's function, fn::NAME.
+// The functions that the program's calls reach. A function that is declared here is the agent's. It
+// hides the driver's function of that name, which the using directive provides, and has its type,
+// fn::NAME.
 namespace hook {
 using namespace real;  // NOLINT
 using real::Word;

@@ -109,7 +109,7 @@ credential_process = echo '{"Version": 1, "AccessKeyId": "p", "SecretAccessKey":
   EXPECT_EQ(FromProcess("exec sleep 600", call).error().code, Code::kDeadlineExceeded);
 }
 
-// Credentials must not get into messages, and nothing that was started stays.
+// Credentials must not appear in messages, and no started process may remain.
 TEST_F(CredentialsTest, EndsAProcessWithItsChildren) {
   const std::string pid_file = home_ + "/pid";
   std::stop_source stop;

@@ -13,7 +13,7 @@ namespace {
 
 using Action = S3Failure::Action;
 
-// When a server asks for fewer requests, the first delay is so many times longer.
+// The first delay is multiplied by this if the server has asked for fewer requests.
 constexpr int kSlowDownFactor = 5;
 
 bool IsBucketName(const std::string& name) {

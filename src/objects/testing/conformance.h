@@ -19,7 +19,7 @@ namespace stasis::objects::testing {
 
 using ::testing::ElementsAre;
 
-// A store that is empty, with what must outlive it.
+// An empty store, and the server that it uses, which must outlive it.
 struct StoreUnderTest {
   std::shared_ptr<void> server;
   std::shared_ptr<ObjectStore> store;
