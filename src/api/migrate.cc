@@ -67,14 +67,15 @@ std::string EndOfLog(const std::string& path) {
 
 // The repository through which images are sent: one of the user's (--via), or one in a folder of
 // the other host that exists only during the migration.
-class Way {
+class TransferRepository {
  public:
-  static Result<std::unique_ptr<Way>> Open(const Call& call, const v1::MigrateRequest& request) {
-    std::unique_ptr<Way> way(new Way);
+  static Result<std::unique_ptr<TransferRepository>> Open(const Call& call,
+                                                          const v1::MigrateRequest& request) {
+    std::unique_ptr<TransferRepository> transfer(new TransferRepository);
     if (request.has_via()) {
-      STASIS_ASSIGN(way->opened_, OpenRepository(call, request.via()));
+      STASIS_ASSIGN(transfer->opened_, OpenRepository(call, request.via()));
     }
-    return way;
+    return transfer;
   }
   // Creates the repository in the folder of the other host, which must have answered kBegin. Does
   // nothing with --via.
@@ -96,7 +97,7 @@ class Way {
   const repository::OpenedRepository* opened() const { return opened_.get(); }
 
  private:
-  Way() = default;
+  TransferRepository() = default;
   std::unique_ptr<repository::OpenedRepository> opened_;
   std::unique_ptr<migration::PipedStore> piped_;
   std::unique_ptr<repository::Sealing> sealing_;
@@ -119,7 +120,7 @@ class Migration final : public HandOver {
 
  private:
   objects::CallOptions Limits(seconds time) const { return {Deadline::In(time), call_.stop}; }
-  Status Look();
+  Status CheckHere();
   Status Connect();
   Status Rounds();
   Status CheckThere(const std::string& image);
@@ -139,7 +140,7 @@ class Migration final : public HandOver {
   std::string prefix_;
   std::unique_ptr<migration::SshCommand> ssh_;
   std::unique_ptr<MigrationLink> link_;
-  std::unique_ptr<Way> way_;
+  std::unique_ptr<TransferRepository> transfer_;
   std::optional<store::UnitNames> names_;
   std::vector<std::string> images_;  // names of complete images of this migration, here
   std::vector<v1::MigrationRound> rounds_;
@@ -159,7 +160,7 @@ v1::DumpRequest Migration::DumpTo(const std::string& name) const {
 }
 
 // Makes the checks that need no connection, and sets the members that name the target.
-Status Migration::Look() {
+Status Migration::CheckHere() {
   if (containers::IsReference(request_.target())) {
     return FailUsage("a container cannot be migrated",
                      "use the runtime's own checkpoint and restore: docs/containers.md");
@@ -185,7 +186,7 @@ Status Migration::Look() {
 }
 
 Status Migration::Connect() {
-  STASIS_ASSIGN(way_, Way::Open(call_, request_));
+  STASIS_ASSIGN(transfer_, TransferRepository::Open(call_, request_));
   STASIS_ASSIGN(ssh_, migration::SshCommand::Start(call_.settings.migrate_ssh, request_.host(),
                                                    call_.settings.migrate_remote_command));
   UniqueFd socket = ssh_->TakeSocket();
@@ -197,15 +198,15 @@ Status Migration::Connect() {
   begin.set_stasis_version(STASIS_VERSION);
   begin.set_job(Utf8(job_));
   begin.set_from(Utf8(HostName()));
-  if (way_->opened() != nullptr) {
-    const auto& id = way_->repository().info().id.bytes;
+  if (transfer_->opened() != nullptr) {
+    const auto& id = transfer_->repository().info().id.bytes;
     begin.set_via(request_.via().name());
     begin.set_via_id(id.data(), id.size());
   }
   v1::MigrationBegun begun;
   STASIS_TRY(
       link_->Ask(MessageKind::kBegin, begin, MessageKind::kBegun, begun, Limits(kAnswerTime)));
-  return way_->OpenPipe(*link_, request_.host(), Limits(kAnswerTime));
+  return transfer_->OpenPipe(*link_, request_.host(), Limits(kAnswerTime));
 }
 
 // Sends the units of an image that the other host does not have.
@@ -219,7 +220,7 @@ Result<v1::MigrationRound> Migration::Send(const std::string& image, const Progr
   options.stop = call_.stop;
   options.deadline = deadline;
   STASIS_ASSIGN(const auto report,
-                repository::Push(way_->repository(), *reader,
+                repository::Push(transfer_->repository(), *reader,
                                  reader->path().substr(reader->path().rfind('/') + 1), options));
   v1::MigrationRound round;
   round.set_sent_bytes(report.new_bytes);
@@ -352,8 +353,8 @@ void Migration::DeleteImages() {
   for (const std::string& name : images_) {
     const bool last = &name == &images_.back();
     if (last && keeps_last_) continue;
-    if (way_ && way_->opened() != nullptr) {
-      (void)repository::DeleteImage(way_->repository(), name, limits);
+    if (transfer_ && transfer_->opened() != nullptr) {
+      (void)repository::DeleteImage(transfer_->repository(), name, limits);
     }
     if (PathExists(call_.paths.images() + "/" + name)) removal.add_images(name);
   }
@@ -367,7 +368,7 @@ void Migration::End() {
 
 Result<v1::OperationEvent> Migration::Run() {
   auto run = [&]() -> Result<v1::OperationEvent> {
-    STASIS_TRY(Look());
+    STASIS_TRY(CheckHere());
     Status connected = Connect();
     if (!connected) {
       Error error = std::move(connected).error();
