@@ -196,6 +196,36 @@ def without_rounds(a, b):
     end(b, name="moved")
 
 
+def via_repository(world, a, b):
+    """Images go through an encrypted repository, which holds none of them afterwards."""
+    fleet = world.folder / "fleet"
+    fleet.mkdir()
+    a("key", "create")
+    (b.state / "data").mkdir(exist_ok=True)
+    shutil.copy(a.state / "data" / "stasis-key", b.state / "data" / "stasis-key")
+    for host in (a, b):
+        host("repo", "add", "fleet", fleet)
+    start(a)
+    result = a("migrate", "job", "b", "--via", "fleet", "--json").json()
+    demand(result["migration"]["via"] == "fleet", f"{result['migration']}")
+    demand(result["migration"]["rounds"][-1]["known_bytes"] > 32 << 20, f"{result['migration']}")
+    expect_only(b, a)
+    demand(not a("image", "ls", "-R", "fleet", "--json").json()["images"], "images are left in the repository")
+    expect_no_rest(a, b)
+    a("delete", "job")
+    done = b("migrate", "job", "a", "--via", str(fleet), expect=2)
+    demand("needs the name of a repository" in done.err, f"{done}")
+    # Another repository under the same name.
+    other = world.folder / "other"
+    other.mkdir()
+    a("repo", "remove", "fleet")
+    a("repo", "add", "fleet", other)
+    done = b("migrate", "job", "a", "--via", "fleet", expect=None)
+    demand(done.code == 7 and "is not the same on this host" in done.err, f"{done}")
+    expect_only(b, a)
+    end(a, b)
+
+
 def refusals(world, a, b):
     start(a)
     for words, code, text in [
@@ -369,6 +399,7 @@ def run(world):
     a, b = Host(world, "a"), Host(world, "b")
     there_and_back(world, a, b)
     without_rounds(a, b)
+    via_repository(world, a, b)
     refusals(world, a, b)
     without_gpu(a, b)
     source_killed(world, a, b)
