@@ -112,7 +112,14 @@ Status AddProcesses(const Call& call, DeviceControl& device, v1::ListGpusRespons
     if (!users) {
       const Code code = users.error().code;
       if (code == Code::kPermissionDenied || code == Code::kNotFound) continue;
-      return Fail(std::move(users).error());
+      if (code != Code::kFailedPrecondition) return Fail(std::move(users).error());
+      // A process that is stopped by a signal cannot answer the driver. Only pid and name are
+      // known.
+      auto& process = *response.add_processes();
+      process.set_pid(pid->value);
+      process.set_state("stopped");
+      process.set_command(Utf8(stat->comm));
+      continue;
     }
     for (const device::DeviceProcess& user : *users) {
       auto& process = *response.add_processes();
