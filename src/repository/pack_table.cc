@@ -96,9 +96,9 @@ Result<std::vector<PackTable>> ReadPackTables(BodyReader& body) {
     const uint32_t before = packs.empty() ? 0 : packs.back().number();
     if (number <= before || number > kMaxPushPacks || groups == 0) {
       return BadRecord(
-          fmt::format("pack {} with {} groups is invalid after pack {}: numbers must ascend, and "
-                      "each pack needs a group",
-                      number, groups, before));
+          fmt::format("pack {} with {} groups follows pack {}: numbers must ascend, up to {}, and "
+                      "a pack has at least one group",
+                      number, groups, before, kMaxPushPacks));
     }
     PackTable& pack = packs.emplace_back(number, Id128::FromRaw(seal_id.data()));
     for (uint32_t g = 0; g < groups; ++g) {
