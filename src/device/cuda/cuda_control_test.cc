@@ -4,10 +4,14 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <thread>
 
+#include "base/fd.h"
 #include "device/cuda/testing/target.h"
+#include "ipc/socket.h"
 
 namespace stasis::device::cuda {
 namespace {
@@ -165,9 +169,11 @@ TEST_F(CudaControlTest, AnOperationThatContinuesInTheTargetIsAwaited) {
   auto target = Start();
   ASSERT_TRUE(control.Lock(target->pid(), Soon()));
   Fault("Checkpoint", target->pid(), "hang");
+  UniqueFd helper(static_cast<int>(::syscall(SYS_pidfd_open, *control.helper_pid(), 0)));
+  ASSERT_TRUE(helper);
   std::thread driver([&] {
     // Simulates the driver's thread in the target, which continues after the helper has exited.
-    while (*control.helper_pid() != 0) std::this_thread::yield();
+    EXPECT_TRUE(ipc::AwaitReadable(helper.get(), Soon()));
     Write(process::ToString(target->pid()), "2");
   });
   auto status = control.Checkpoint(target->pid(), Deadline::In(milliseconds(300)));
