@@ -17,7 +17,7 @@ from world import demand  # noqa: E402
 NO_VERB = {"operation", "checkpoint", "error", "plugin", "transfer", "migration"}
 # Commands that show a program's output or a text, and have no document.
 NO_DOCUMENT = {"attach", "help", "receive"}
-# bench.verb compares the schema of bench, which takes long, and migration.hosts that of migrate.
+# bench.verb compares the schema of bench, which takes long, and migration.moves that of migrate.
 NOT_RUN = {"operation", "checkpoint", "transfer", "migration", "bench", "migrate"}
 
 

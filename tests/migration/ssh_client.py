@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Takes the place of ssh: passes its descriptors and the command to Sshd of hosts_test.py, and waits for the exit code.
+"""Takes the place of ssh: passes its descriptors and the command to Sshd of hosts.py, and waits for the exit code.
 
 usage: ssh_client.py HOST COMMAND
 """

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""A program moves between two hosts and back; a move that cannot work is refused and changes nothing."""
+
+import shutil
+import sys
+
+from hosts import Host, await_rounds, clear, end, expect_no_rest, expect_only, start, with_two
+import one_world
+import schemas
+from world import demand
+
+
+def there_and_back(world, a, b):
+    start(a)
+    pauses = []
+    for turn in range(10 if world.every else 3):
+        here, there = (a, b) if turn % 2 == 0 else (b, a)
+        result = here("migrate", "job", there.name, "--json").json()
+        demand(result["migration"]["host"] == there.name, f"{result['migration']}")
+        if schemas.is_able():
+            schemas.compare("migrate", result)
+        rounds = result["migration"]["rounds"]
+        demand(len(rounds) >= 2, f"the program was not copied while it ran: {rounds}")
+        demand(rounds[-1]["known_bytes"] > rounds[0]["sent_bytes"] // 2, f"the last round sent everything again: {rounds}")
+        pauses.append(result["pause_s"])
+        demand(0 < result["pause_s"] < result["total_s"] + 1, f"the pause is {result['pause_s']}")
+        expect_only(there, here)
+        gone = here.job("job")
+        demand(gone["state"] == "dumped", f"the job is {gone['state']}")
+        demand(f"ssh://{there.name}/job" in here("inspect", "job").out, here("inspect", "job").out)
+        demand(f"was moved to ssh://{there.name}/job" in here("restore", "job", expect=7).err, "a restore does not say where it runs")
+        expect_no_rest(a, b)
+        here("delete", "job")
+    end(a, b)
+
+
+def without_rounds(a, b):
+    """Also to another name."""
+    start(a)
+    result = a("migrate", "job", "b", "--rounds", "0", "--job", "moved", "--json").json()
+    demand(len(result["migration"]["rounds"]) == 1, f"{result['migration']}")
+    await_rounds(b, "moved")
+    demand(not a.runs("job"), "it runs on a too")
+    a("delete", "job")
+    end(b, name="moved")
+
+
+def via_repository(world, a, b):
+    """Images go through an encrypted repository, which holds none of them afterwards."""
+    fleet = world.folder / "fleet"
+    fleet.mkdir()
+    a("key", "create")
+    (b.state / "data").mkdir(exist_ok=True)
+    shutil.copy(a.state / "data" / "stasis-key", b.state / "data" / "stasis-key")
+    for host in (a, b):
+        host("repo", "add", "fleet", fleet)
+    start(a)
+    result = a("migrate", "job", "b", "--via", "fleet", "--json").json()
+    demand(result["migration"]["via"] == "fleet", f"{result['migration']}")
+    demand(result["migration"]["rounds"][-1]["known_bytes"] > 32 << 20, f"{result['migration']}")
+    expect_only(b, a)
+    demand(not a("image", "ls", "-R", "fleet", "--json").json()["images"], "images are left in the repository")
+    expect_no_rest(a, b)
+    a("delete", "job")
+    done = b("migrate", "job", "a", "--via", str(fleet), expect=2)
+    demand("needs the name of a repository" in done.err, f"{done}")
+    # Another repository under the same name.
+    other = world.folder / "other"
+    other.mkdir()
+    a("repo", "remove", "fleet")
+    a("repo", "add", "fleet", other)
+    done = b("migrate", "job", "a", "--via", "fleet", expect=None)
+    demand(done.code == 7 and "is not the same on this host" in done.err, f"{done}")
+    expect_only(b, a)
+    end(a, b)
+
+
+def refusals(world, a, b):
+    start(a)
+    for words, code, text in [
+            (("migrate", "job", "nowhere"), 1, "Could not resolve"),
+            (("migrate", "job", "-oProxyCommand=x"), 2, ""),
+            (("migrate", "job", "a b"), 2, "is not a host"),
+            (("migrate", "other", "b"), 3, "other"),
+            (("migrate", "job", "b", "--via", "none"), 3, "none")]:
+        done = a(*words, expect=code)
+        demand(text in done.err, f"the message lacks {text}: {done}")
+        expect_only(a, b)
+    done = a("migrate", "job", "b", env={"STASIS_MIGRATE_REMOTE_COMMAND": "no-such-stasis"}, expect=None)
+    demand(done.code == 1 and "Install Stasis on b" in done.err, f"{done}")
+    done = a("migrate", "job", "b", env={"STASIS_MIGRATE_REMOTE_COMMAND": "echo hello"}, expect=None)
+    demand(done.code != 0 and "hello" in done.err, f"{done}")
+    expect_only(a, b)
+    # The name is taken there.
+    start(b)
+    done = a("migrate", "job", "b", expect=7)
+    demand("b cannot restore the program" in done.err and "job" in done.err, f"{done}")
+    demand(a.runs("job") and b.runs("job"), "one of them has ended")
+    end(b)
+    # Not enough memory on the other GPU, and another host without the program's file.
+    poor = Host(world, "poor", memory="32M")
+    done = a("migrate", "job", "poor", expect=None)
+    demand(done.code in (1, 5) and "poor cannot restore the program" in done.err, f"{done}")
+    expect_only(a, poor)
+    expect_no_rest(a, b, poor)
+    poor.end()
+    end(a)
+
+
+def without_gpu(a, b):
+    """None of the program's code runs on the target before the switch."""
+    a("run", "--job", "job", "--", a.world.workloads / "notcuda")
+    a("migrate", "job", "b", "--rounds", "1")
+    demand(b.runs("job") and not a.runs("job"), "it does not run on b alone")
+    b.more_env = {}
+    a.more_env = {"STASIS_FAULT": "adopt:before:fail"}
+    b("migrate", "job", "a", "--rounds", "1", expect=1)
+    a.more_env = {}
+    demand(b.runs("job") and not a.runs("job"), "it does not run on b alone")
+    clear(a, b)
+
+
+def run(world, a, b):
+    there_and_back(world, a, b)
+    without_rounds(a, b)
+    via_repository(world, a, b)
+    refusals(world, a, b)
+    without_gpu(a, b)
+
+
+if __name__ == "__main__":
+    sys.exit(one_world.main(with_two(run)))

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""The source of a migration is killed, or loses CRIU or the connection.
+
+The program runs on exactly one of the hosts afterwards, with the right memory, or it runs nowhere and its complete
+image is named.
+"""
+
+import os
+import signal
+import sys
+
+from hosts import await_journal, clear, expect_only, settle, start, with_two
+import one_world
+import processes
+from world import demand
+
+# Where the source can be killed, and where the program runs then.
+PHASES = [("hand-over", "before", "a"), ("stop", "after", "a"), ("switch", "before", "a"), ("switch", "after", "b"),
+          ("await-end", "before", "b")]
+MORE_PHASES = [("describe", "before", "a"), ("commit", "after", "a"), ("hand-over", "after", "a")]  # with --all
+
+
+def source_killed(world, a, b):
+    for phase, when, runs_on in PHASES + (MORE_PHASES if world.every else []):
+        print(f"{phase} {when}", flush=True)
+        start(a)
+        a("migrate", "job", "b", "--rounds", "1", env={"STASIS_FAULT": f"{phase}:{when}:die"}, expect=-9)
+        settle(a, b)
+        expect_only(*((a, b) if runs_on == "a" else (b, a)))
+        clear(a, b)
+
+
+def killed_while_switching(world, a, b):
+    """The source is killed when it has let the program run there, and has no answer yet."""
+    start(a)
+    hold = world.folder / "hold"
+    hold.touch()
+    b.more_env = {"STASIS_FAULT": f"adopt:before:hold={hold}"}
+    moving = a.begin("migrate", "job", "b", "--rounds", "0")
+    await_journal(a, '"elsewhere":1')
+    b.more_env = {}
+    os.kill(processes.children(moving.pid)[0], signal.SIGKILL)
+    hold.unlink()
+    moving.wait()
+    settle(a, b)
+    expect_only(b, a)
+    clear(a, b)
+
+
+def criu_killed(world, a, b):
+    """The program runs again while its image is sent, so the sent image is too old."""
+    start(a)
+    hold = world.folder / "hold"
+    hold.touch()
+    moving = a.begin("migrate", "job", "b", "--rounds", "0", env={"STASIS_FAULT": f"hand-over:before:hold={hold}"})
+    await_journal(a, '"phase":"hand-over"')
+    for pid in world.named("criu"):
+        os.kill(pid, signal.SIGKILL)
+    hold.unlink()
+    done = moving.wait()
+    settle(a, b)
+    demand(done.code == 1 and "CRIU does not hold process" in done.err, f"{done}")
+    expect_only(a, b)
+    clear(a, b)
+
+
+def connection_cut(world, a, b):
+    """While the program is copied, and while it waits for the switch."""
+    for phase in ("hand-over", "switch"):
+        start(a)
+        hold = world.folder / "hold"
+        hold.touch()
+        moving = a.begin("migrate", "job", "b", "--rounds", "0", env={"STASIS_FAULT": f"{phase}:before:hold={hold}"})
+        await_journal(a, f'"phase":"{phase}"')
+        b.sshd.cut()
+        hold.unlink()
+        done = moving.wait()
+        settle(a, b)
+        if phase == "hand-over":
+            demand(done.code == 1, f"{done}")
+            expect_only(a, b)
+        else:
+            demand(done.code == 6, f"{done}")
+            demand(not a.runs("job") and not b.runs("job"), "it runs")
+        clear(a, b)
+
+
+def run(world, a, b):
+    source_killed(world, a, b)
+    killed_while_switching(world, a, b)
+    criu_killed(world, a, b)
+    connection_cut(world, a, b)
+
+
+if __name__ == "__main__":
+    sys.exit(one_world.main(with_two(run)))

@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""The target of a migration fails or is killed.
+
+The program runs on here, with the right memory. Only if it is unknown whether it runs there, it runs nowhere, and its
+complete image is named.
+"""
+
+import re
+import sys
+
+from hosts import await_rounds, clear, end, expect_only, settle, start, with_two
+import one_world
+from world import demand
+
+# Where the target can fail or be killed, and how it does without --all.
+PHASES = [("load-room", "before", ["fail"]), ("cpu-restore", "before", ["die"]), ("data-return", "before", ["fail"]),
+          ("await-switch", "before", ["die"]), ("await-switch", "after", ["fail", "die"]), ("adopt", "before", ["fail", "die"])]
+
+
+def run(world, a, b):
+    for phase, when, ways in PHASES:
+        for how in ["fail", "die"] if world.every else ways:
+            print(f"{phase} {when} {how}", flush=True)
+            start(a)
+            b.more_env = {"STASIS_FAULT": f"{phase}:{when}:{how}"}
+            done = a("migrate", "job", "b", "--rounds", "1", expect=None)
+            b.more_env = {}
+            settle(a, b)
+            unknown = how == "die" and (phase, when) in (("await-switch", "after"), ("adopt", "before"))
+            demand(done.code == (6 if unknown else 1), f"{phase}:{when}:{how}: {done}")
+            if unknown:
+                demand("it is unknown whether the program runs on b" in done.err, f"{done}")
+                demand(not a.runs("job") and not b.runs("job"), f"{phase}: it runs")
+                image = re.search(r"its image (\S+) is complete", done.err).group(1)
+                a("restore", image, "--job", "again")
+                await_rounds(a, "again")
+                end(a, name="again")
+            else:
+                expect_only(a, b)
+            clear(a, b)
+
+
+if __name__ == "__main__":
+    sys.exit(one_world.main(with_two(run)))
