@@ -1,5 +1,4 @@
-"""Two hosts of the tests of migrations: each has its own network, mount, pid and UTS namespaces, its own software GPU and
-ssh server."""
+"""Hosts of the tests of migrations: each has its own network, mount, pid and UTS namespaces, software GPU and ssh server."""
 
 import os
 import pathlib
@@ -32,7 +31,8 @@ class Host:
             own.mkdir(parents=True, mode=0o700)
             path.mkdir(exist_ok=True, mode=0o700)
             mounts += [own, path]
-        self.env = {"HOME": str(self.server.home), "SOFTGPU_MEMORY": memory, "STASIS_MIGRATE_SSH": world.network.command}
+        self.env = {"HOME": str(self.server.home), "SOFTGPU_MEMORY": memory,
+                    "STASIS_MIGRATE_SSH": world.network.command}
         self.process = subprocess.Popen(
             ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "--",
              sys.executable, "-B", HERE / "host_init.py", name, *mounts], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -49,7 +49,8 @@ class Host:
 
     def receivers(self):
         """Returns the processes of `stasis receive` on this host."""
-        return [pid for pid in processes.tree(self.init) if b"receive" in (processes.told(pid, "cmdline") or b"").split(b"\0")]
+        return [pid for pid in processes.tree(self.init)
+                if b"receive" in (processes.told(pid, "cmdline") or b"").split(b"\0")]
 
     def begin(self, *words, env=None, program="stasis"):
         return self.world.begin(*self.enter[1:], self.world.bin / program, *words, program=self.enter[0],

@@ -6,7 +6,8 @@ import shutil
 import signal
 import sys
 
-from hosts import Host, await_journal, await_rounds, clear, end, expect_no_rest, expect_only, run_test, settle, start
+from hosts import (Host, await_journal, await_rounds, clear, end, expect_no_rest, expect_only, run_test, settle,
+                   start)
 import processes
 from processes import wait_until
 import schemas
@@ -86,7 +87,8 @@ def interrupted(world, a, b):
     start(a)
     hold = world.folder / "hold"
     hold.touch()
-    moving = a.begin("migrate", "job", "b", "--via", "fleet", "--rounds", "1", env={"STASIS_FAULT": f"hand-over:after:hold={hold}"})
+    moving = a.begin("migrate", "job", "b", "--via", "fleet", "--rounds", "1",
+                     env={"STASIS_FAULT": f"hand-over:after:hold={hold}"})
     await_journal(a, '"phase":"hand-over"')
     wait_until(lambda: len(images_of(a)) == 2, 60, lambda: f"the images are {images_of(a)}")
     os.kill(processes.children(moving.pid)[0], signal.SIGINT)

@@ -6,7 +6,7 @@ import sys
 
 
 def main():
-    version = subprocess.run(["stasis", "version"], capture_output=True, text=True, check=True).stdout.split()[1].encode()
+    version = subprocess.run(["stasis", "version"], capture_output=True, check=True).stdout.split()[1]
     other = version[:-1] + (b"x" if version[-1:] != b"x" else b"y")
     receive = subprocess.Popen(["stasis", "receive"], stdin=subprocess.PIPE)
     # The version is in the first message, which one read returns.

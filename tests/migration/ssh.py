@@ -126,10 +126,11 @@ class Server:
         (self.home / ".ssh" / "environment").write_text("".join(f"{name}={value}\n" for name, value in values.items()))
 
     def cut(self):
-        ip("link", "set", "dev", self.host.name, "down")
+        """Cuts the network silently: packets are lost from now on."""
+        ip("link", "set", "dev", self.host.name, "nomaster")
 
     def mend(self):
-        ip("link", "set", "dev", self.host.name, "up")
+        ip("link", "set", "dev", self.host.name, "master", BRIDGE)
 
     def end(self):
         self.process.wait()
