@@ -1,6 +1,6 @@
 """The first process of a test's host, in namespaces of its own: reaps orphans until its input is closed.
 
-usage: host_init.py NAME [SOURCE TARGET]…     mounts each folder SOURCE, which only this host has, at TARGET
+usage: host_init.py NAME [SOURCE TARGET]…     mounts each folder or file SOURCE, which only this host has, at TARGET
 """
 
 import os

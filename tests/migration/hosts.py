@@ -1,65 +1,23 @@
-"""Two hosts of the tests of migrations: each has its own network, mount, pid and UTS namespaces and its own software GPU.
-
-A stand-in for ssh enters the other host's namespaces.
-"""
+"""Hosts of the tests of migrations: each has its own network, mount, pid and UTS namespaces, software GPU and ssh server."""
 
 import os
 import pathlib
 import re
-import shutil
-import socket
 import subprocess
 import sys
-import threading
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "stage"))
+import isolate  # noqa: E402
+import one_world  # noqa: E402
 import processes  # noqa: E402
 from processes import wait_until  # noqa: E402
+import ssh  # noqa: E402
 from world import demand  # noqa: E402
 
+# More than a host uses until the next start of a job.
+PIDS_OF_JOB = 1000
 ROUND = re.compile(r"^ROUND (\d+) (\S+)$", re.M)
-
-
-class Sshd(threading.Thread):
-    """Runs the commands that ssh_client.py sends, in the namespaces of a host."""
-
-    def __init__(self, host):
-        super().__init__(daemon=True)
-        self.host = host
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.bind(str(host.world.folder / f"{host.name}.sshd"))
-        self.socket.listen()
-        self.connection = self.last = None
-        self.start()
-
-    def run(self):
-        while True:
-            client, _ = self.socket.accept()
-            command, fds, _, _ = socket.recv_fds(client, 4096, 3)
-            self.connection = socket.socket(fileno=os.dup(fds[0]))
-            words = ["nsenter", "-t", str(self.host.init), "-n", "-u", "-m", "-p", "--", "/bin/sh", "-c", command.decode()]
-            process = subprocess.Popen(words, stdin=fds[0], stdout=fds[1], stderr=fds[2],
-                                       env={**self.host.world.env, **self.host.env, **self.host.more_env})
-            self.host.world.own(process.pid)
-            for fd in fds:
-                os.close(fd)
-            self.last = threading.Thread(target=self.await_end, args=(process, client, self.connection), daemon=True)
-            self.last.start()
-
-    def await_end(self, process, client, connection):
-        code = process.wait()
-        connection.close()
-        self.host.world.disown(process.pid)
-        try:
-            client.send(str(code if code >= 0 else 255).encode())
-        except OSError:
-            pass
-        client.close()
-
-    def cut(self):
-        """Cuts the connection of the last command, as a lost network does after its time limits."""
-        self.connection.shutdown(socket.SHUT_RDWR)
 
 
 class Host:
@@ -67,24 +25,43 @@ class Host:
         self.world, self.name = world, name
         self.folder = world.folder / name
         self.state, self.gpu = self.folder / "state", self.folder / "gpu"
-        mounts = []
+        self.server = ssh.Server(self, world.network)
+        mounts = self.server.mounts()
         for own, path in ((self.state, world.state), (self.gpu, world.gpu_folder)):
             own.mkdir(parents=True, mode=0o700)
             path.mkdir(exist_ok=True, mode=0o700)
             mounts += [own, path]
-        self.env = {"SOFTGPU_MEMORY": memory, "STASIS_MIGRATE_SSH": f"{sys.executable} {world.folder}/ssh"}
+        self.env = {"HOME": str(self.server.home), "SOFTGPU_MEMORY": memory,
+                    "STASIS_MIGRATE_SSH": world.network.command}
         self.process = subprocess.Popen(
             ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "--",
              sys.executable, "-B", HERE / "host_init.py", name, *mounts], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         world.own(self.process.pid)
         demand(self.process.stdout.readline() == "READY\n", f"host {name} did not start")
         self.init = processes.children(self.process.pid)[0]
-        self.more_env = {}  # of `stasis receive` on this host
-        self.sshd = Sshd(self)
+        self.enter = ["/usr/bin/nsenter", "-t", str(self.init), "-n", "-u", "-m", "-p", "--"]
+        self.server.start()
+        self.set_receiver()
 
-    def begin(self, *words, env=None):
-        return self.world.begin("-t", self.init, "-n", "-u", "-m", "-p", "--", self.world.bin / "stasis", *words,
-                                program="/usr/bin/nsenter", env={**self.env, **(env or {})})
+    def set_receiver(self, **env):
+        """Sets the environment of `stasis receive` on this host, besides the usual one."""
+        self.server.set_environment({**self.world.env, **self.env, **env})
+
+    def receivers(self):
+        """Returns the processes of `stasis receive` on this host."""
+        return [pid for pid in processes.tree(self.init)
+                if b"receive" in (processes.told(pid, "cmdline") or b"").split(b"\0")]
+
+    def begin(self, *words, env=None, program="stasis"):
+        return self.world.begin(*self.enter[1:], self.world.bin / program, *words, program=self.enter[0],
+                                env={**self.env, **(env or {})})
+
+    def run(self, name, *words):
+        """Starts a job, with process ids that no process on another host has."""
+        self.world.used_pids += PIDS_OF_JOB
+        line = f'echo {self.world.used_pids} > /proc/sys/kernel/ns_last_pid && exec "$0" run "$@"'
+        done = self.begin("-c", line, self.world.bin / "stasis", "--job", name, "--", *words, program="/bin/sh").wait()
+        demand(done.code == 0, lambda: f"{done}")
 
     def __call__(self, *words, expect=0, env=None):
         done = self.begin(*words, env=env).wait()
@@ -111,6 +88,7 @@ class Host:
         self.process.stdin.close()
         self.process.wait()
         self.world.disown(self.process.pid)
+        self.server.end()
 
 
 def await_rounds(host, name, more=3):
@@ -130,7 +108,7 @@ def check_rounds(*hosts, name="job"):
 
 
 def start(host, name="job", memory="64M"):
-    host("run", "--job", name, "--", host.world.workloads / "vector", "--memory", memory, "--interval", "50")
+    host.run(name, host.world.workloads / "vector", "--memory", memory, "--interval", "50")
     await_rounds(host, name)
 
 
@@ -159,8 +137,7 @@ def expect_no_rest(*hosts):
 
 def settle(*hosts):
     for host in hosts:
-        if host.sshd.last:
-            host.sshd.last.join(60)
+        wait_until(lambda: not host.receivers(), 60, lambda: f"{host.name} still receives")  # noqa: B023
         wait_until(lambda: not journal(host), 60, lambda: f"{host.name}: {journal(host)}")  # noqa: B023
 
 
@@ -182,12 +159,17 @@ def await_journal(host, text):
                f"{host.name} does not come to {text}")
 
 
-def with_two(run):
-    """Returns a test for one_world.main() that calls run(world, a, b) with two hosts."""
-    def test(world):
-        shutil.copy(HERE / "ssh_client.py", world.folder / "ssh")
+def run_test(run):
+    """Runs a test, run(world, a, b), with two hosts; returns its exit code."""
+    if not ssh.SERVER.exists():
+        print(f"SKIPPED: there is no ssh server {ssh.SERVER}")
+        return isolate.SKIPPED
+
+    def with_hosts(world):
+        world.used_pids = 0
+        world.network = ssh.Network(world.folder)
         hosts = Host(world, "a"), Host(world, "b")
         run(world, *hosts)
         for host in hosts:
             host.end()
-    return test
+    return one_world.main(with_hosts)

@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 """A program moves between two hosts and back; a move that cannot work is refused and changes nothing."""
 
+import os
 import shutil
+import signal
 import sys
 
-from hosts import Host, await_rounds, clear, end, expect_no_rest, expect_only, start, with_two
-import one_world
+from hosts import (Host, await_journal, await_rounds, clear, end, expect_no_rest, expect_only, run_test, settle,
+                   start)
+import processes
+from processes import wait_until
 import schemas
 from world import demand
 
@@ -60,7 +64,7 @@ def via_repository(world, a, b):
     demand(result["migration"]["via"] == "fleet", f"{result['migration']}")
     demand(result["migration"]["rounds"][-1]["known_bytes"] > 32 << 20, f"{result['migration']}")
     expect_only(b, a)
-    demand(not a("image", "ls", "-R", "fleet", "--json").json()["images"], "images are left in the repository")
+    demand(not images_of(a), "images are left in the repository")
     expect_no_rest(a, b)
     a("delete", "job")
     done = b("migrate", "job", "a", "--via", str(fleet), expect=2)
@@ -76,10 +80,36 @@ def via_repository(world, a, b):
     end(a, b)
 
 
+def interrupted(world, a, b):
+    """Ctrl-C while the program is stopped and its last image is in the repository."""
+    # The repositories that via_repository() has left: `a` has another one.
+    a("repo", "remove", "fleet")
+    a("repo", "add", "fleet", world.folder / "fleet")
+    start(a)
+    hold = world.folder / "hold"
+    hold.touch()
+    moving = a.begin("migrate", "job", "b", "--via", "fleet", "--rounds", "1",
+                     env={"STASIS_FAULT": f"hand-over:after:hold={hold}"})
+    await_journal(a, '"phase":"hand-over"')
+    wait_until(lambda: len(images_of(a)) == 2, 60, lambda: f"the images are {images_of(a)}")
+    os.kill(processes.children(moving.pid)[0], signal.SIGINT)
+    hold.unlink()
+    done = moving.wait()
+    settle(a, b)
+    demand(done.code == 1 and "cancelled" in done.err, f"{done}")
+    expect_only(a, b)
+    demand(not images_of(a), "images are left in the repository")
+    expect_no_rest(a, b)
+    end(a, b)
+
+
+def images_of(host):
+    return host("image", "ls", "-R", "fleet", "--json").json()["images"]
+
+
 def refusals(world, a, b):
     start(a)
     for words, code, text in [
-            (("migrate", "job", "nowhere"), 1, "Could not resolve"),
             (("migrate", "job", "-oProxyCommand=x"), 2, ""),
             (("migrate", "job", "a b"), 2, "is not a host"),
             (("migrate", "other", "b"), 3, "other"),
@@ -110,13 +140,12 @@ def refusals(world, a, b):
 
 def without_gpu(a, b):
     """None of the program's code runs on the target before the switch."""
-    a("run", "--job", "job", "--", a.world.workloads / "notcuda")
+    a.run("job", a.world.workloads / "notcuda")
     a("migrate", "job", "b", "--rounds", "1")
     demand(b.runs("job") and not a.runs("job"), "it does not run on b alone")
-    b.more_env = {}
-    a.more_env = {"STASIS_FAULT": "adopt:before:fail"}
+    a.set_receiver(STASIS_FAULT="adopt:before:fail")
     b("migrate", "job", "a", "--rounds", "1", expect=1)
-    a.more_env = {}
+    a.set_receiver()
     demand(b.runs("job") and not a.runs("job"), "it does not run on b alone")
     clear(a, b)
 
@@ -125,9 +154,10 @@ def run(world, a, b):
     there_and_back(world, a, b)
     without_rounds(a, b)
     via_repository(world, a, b)
+    interrupted(world, a, b)
     refusals(world, a, b)
     without_gpu(a, b)
 
 
 if __name__ == "__main__":
-    sys.exit(one_world.main(with_two(run)))
+    sys.exit(run_test(run))

@@ -9,8 +9,7 @@ import os
 import signal
 import sys
 
-from hosts import await_journal, clear, expect_only, settle, start, with_two
-import one_world
+from hosts import await_journal, clear, expect_only, run_test, settle, start
 import processes
 from world import demand
 
@@ -35,10 +34,10 @@ def killed_while_switching(world, a, b):
     start(a)
     hold = world.folder / "hold"
     hold.touch()
-    b.more_env = {"STASIS_FAULT": f"adopt:before:hold={hold}"}
+    b.set_receiver(STASIS_FAULT=f"adopt:before:hold={hold}")
     moving = a.begin("migrate", "job", "b", "--rounds", "0")
     await_journal(a, '"elsewhere":1')
-    b.more_env = {}
+    b.set_receiver()
     os.kill(processes.children(moving.pid)[0], signal.SIGKILL)
     hold.unlink()
     moving.wait()
@@ -72,10 +71,11 @@ def connection_cut(world, a, b):
         hold.touch()
         moving = a.begin("migrate", "job", "b", "--rounds", "0", env={"STASIS_FAULT": f"{phase}:before:hold={hold}"})
         await_journal(a, f'"phase":"{phase}"')
-        b.sshd.cut()
+        b.server.cut()
         hold.unlink()
         done = moving.wait()
         settle(a, b)
+        b.server.mend()
         if phase == "hand-over":
             demand(done.code == 1, f"{done}")
             expect_only(a, b)
@@ -93,4 +93,4 @@ def run(world, a, b):
 
 
 if __name__ == "__main__":
-    sys.exit(one_world.main(with_two(run)))
+    sys.exit(run_test(run))

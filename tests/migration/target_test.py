@@ -8,8 +8,7 @@ complete image is named.
 import re
 import sys
 
-from hosts import await_rounds, clear, end, expect_only, settle, start, with_two
-import one_world
+from hosts import await_rounds, clear, end, expect_only, run_test, settle, start
 from world import demand
 
 # Where the target can fail or be killed, and how it does without --all.
@@ -22,9 +21,9 @@ def run(world, a, b):
         for how in ["fail", "die"] if world.every else ways:
             print(f"{phase} {when} {how}", flush=True)
             start(a)
-            b.more_env = {"STASIS_FAULT": f"{phase}:{when}:{how}"}
+            b.set_receiver(STASIS_FAULT=f"{phase}:{when}:{how}")
             done = a("migrate", "job", "b", "--rounds", "1", expect=None)
-            b.more_env = {}
+            b.set_receiver()
             settle(a, b)
             unknown = how == "die" and (phase, when) in (("await-switch", "after"), ("adopt", "before"))
             demand(done.code == (6 if unknown else 1), f"{phase}:{when}:{how}: {done}")
@@ -41,4 +40,4 @@ def run(world, a, b):
 
 
 if __name__ == "__main__":
-    sys.exit(one_world.main(with_two(run)))
+    sys.exit(run_test(run))
