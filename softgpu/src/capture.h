@@ -19,7 +19,7 @@ CUresult RefuseWhileCapturing(Stream* stream);
 // Called by functions that a capture in global mode forbids to all threads: cuMemAlloc and related
 // functions, cuEventQuery.
 CUresult RefuseUnsafe();
-// Makes a stream that waits for an event of a capture part of that capture.
+// Adds a stream to a capture, because the stream waits for one of its events.
 void JoinCapture(Stream* stream, const std::shared_ptr<Capture>& capture);
 
 }  // namespace softgpu

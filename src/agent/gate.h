@@ -103,8 +103,8 @@ class Outside {
   const bool left_;
 };
 
-// An Ask that does not block, for the agent's own threads. inside() is false if the gate was
-// sealed. Seal waits for a TryAsk that is inside.
+// Like Ask, but never blocks; for the agent's own threads. inside() returns false if the gate is
+// sealed. Otherwise Seal waits until this object is destroyed.
 class TryAsk {
  public:
   TryAsk();

@@ -1,5 +1,5 @@
-// Dump and restore of containers by the runtimes' own commands, with CRIU's plugin. Suspend and
-// resume of a container are those of its first process.
+// Dump and restore of containers by the runtimes' own commands, with CRIU's plugin. A container is
+// suspended and resumed as the process tree of its first process, without this file.
 #pragma once
 
 #include <sys/types.h>

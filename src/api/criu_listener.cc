@@ -81,7 +81,8 @@ Status CriuListener::Bind() {
 
 Status CriuListener::Serve(UniqueFd connection) {
   STASIS_ASSIGN(const Caller caller, PeerOf(connection.get()));
-  // The socket's mode grants the same users only. CRIU itself needs these rights.
+  // The socket's mode lets only these users connect, too. CRIU, in which the plugin runs, needs
+  // their rights anyway.
   if (!IsPrivileged(caller)) {
     return Fail(Code::kPermissionDenied,
                 "CRIU's plugin may use the daemon only as root or the daemon's own user");

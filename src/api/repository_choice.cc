@@ -66,7 +66,8 @@ Result<std::unique_ptr<OpenedRepository>> OpenRepository(const Call& call,
                                                          const Deadline& deadline) {
   STASIS_ASSIGN(const Registration registration, FindRepository(call, choice));
   if (choice.max_bytes_per_second() != 0 && registration.location.front() == '/') {
-    return FailUsage("a folder has no bandwidth limit", "a limit is for S3 only");
+    return FailUsage("the bandwidth of a repository in a folder cannot be limited",
+                     "leave out --limit, which is for S3 only");
   }
   repository::Access access = AccessOf(call);
   access.max_bytes_per_second = choice.max_bytes_per_second();

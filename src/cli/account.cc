@@ -95,7 +95,7 @@ std::string WrittenText(const char* what, const v1::StoredPart& part) {
 }
 
 std::string NotWrittenText(const char* what, const v1::StoredPart& part) {
-  const std::string kept = BytesOfKinds({{part.shared(), "as in earlier images"},
+  const std::string kept = BytesOfKinds({{part.shared(), "already in earlier images"},
                                          {part.repeated(), "repeated within this image"},
                                          {part.zero(), "zero"}});
   return kept.empty() ? "" : fmt::format("  {} not written:{}\n", what, kept);

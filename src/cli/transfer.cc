@@ -27,7 +27,7 @@ void RepositoryFlags::AddTo(App verb) {
 
 void RepositoryFlags::AddLimitTo(App verb) {
   verb.add_option("--limit", limit,
-                  "Bytes per second at most in each direction, as in 200MiB (S3 only)")
+                  "Maximum bytes per second in each direction, as in 200MiB (S3 only)")
       ->option_text("SIZE");
 }
 

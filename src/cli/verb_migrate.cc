@@ -55,7 +55,7 @@ Outcome RunMigrate(const Globals& globals, const MigrateOptions& options) {
 Outcome RunReceive(const Globals& globals) {
   if (::isatty(STDIN_FILENO) || ::isatty(STDOUT_FILENO)) {
     return FailUsage("stasis receive is started by `stasis migrate` on another host",
-                     "`stasis migrate JOB HOST` there moves a job to this host");
+                     "to move a job to this host, run `stasis migrate JOB HOST` on the other host");
   }
   STASIS_ASSIGN(RepositoryCall call, RepositoryCall::Open(globals));
   UniqueFd input(::dup(STDIN_FILENO)), output(::dup(STDOUT_FILENO));

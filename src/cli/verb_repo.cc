@@ -128,7 +128,7 @@ void RegisterRepoAdd(App verb, const std::function<void(Action)>& select) {
                   "CA certificates for the server, a PEM file (default: the system's)")
       ->option_text("FILE");
   add->add_option("--profile", options->profile, "The profile in ~/.aws with the credentials");
-  add->add_option("--limit", options->limit, "Bytes per second at most in each direction")
+  add->add_option("--limit", options->limit, "Maximum bytes per second in each direction")
       ->option_text("SIZE");
   add->add_flag("--plain", options->plain,
                 "Do not encrypt: images are readable by everybody who can read the objects");

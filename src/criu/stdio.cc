@@ -221,7 +221,7 @@ Status ReopenLog(const ExternalFd& external, int number, InheritPlan* plan) {
   if (!file) {
     Error error = std::move(file).error().WithContext("reopen the program's log");
     if (error.raw == EMLINK) {
-      error.hint = "remove the other name of the file, or choose another file with --log";
+      error.hint = "remove the other hard links of the file, or choose another file with --log";
     } else if (error.hint.empty()) {
       error.hint = "create the log's folder, or choose another file with --log";
     }
@@ -266,8 +266,8 @@ Result<InheritPlan> PlanInherit(const std::vector<ExternalFd>& externals,
                            external.kind + ") is discarded: no replacement was given.");
     }
     if (number < 0) {
-      return Fail(Code::kResourceExhausted, "no replacement is left for " + external.key + " (fd " +
-                                                std::to_string(external.fd) + ")");
+      return Fail(Code::kResourceExhausted, "no descriptor is left to replace " + external.key +
+                                                " (fd " + std::to_string(external.fd) + ")");
     }
     plan.inherit.push_back({external.key, number});
   }

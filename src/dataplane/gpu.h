@@ -86,8 +86,8 @@ class Gpu {
   // to check; a full GPU is not an error.
   Status CheckConnection() const;
 
-  // Properties of memory on this GPU that can be shared, and accessed by peer devices like memory
-  // of cuMemAlloc.
+  // Properties of memory on this GPU that can be exported as a file descriptor. Other devices can
+  // access it as they can access memory from cuMemAlloc.
   cu::CUmemAllocationProp Properties() const;
   // Converts a driver result to an Error with the name of the call and the driver's text.
   Error MakeError(cu::CUresult result, const char* call) const;

@@ -29,9 +29,9 @@ uint64_t DriverBytes(const Processes& processes, bool were_away);
 
 // Adds the phases up to and including data-commit. `tree_check` runs when no call of the program
 // can reach the GPU any more. `processes` is the result of SubtractShared; all arguments must
-// outlive the plan. Processes that kept their context have no data on the GPU, and the driver takes
-// the rest. With `precopy`, data is also copied before the gates close, so that programs are
-// stopped for a shorter time but the operation takes longer.
+// outlive the plan. The data of processes that kept their context is not on the GPU any more, and
+// the driver carries what they still have there. With `precopy`, data is also copied before the
+// gates close, so that programs are stopped for a shorter time but the operation takes longer.
 void AddGpuAway(plan::Plan& plan, Services& services, Processes& processes, SharedSuspend& shared,
                 std::optional<plan::Phase> tree_check = {}, bool precopy = false);
 

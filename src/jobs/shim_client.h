@@ -50,10 +50,10 @@ struct RestoreSpec {
   // The command line of CRIU: see criu/client.h.
   std::vector<std::string> criu_argv;
   std::vector<std::string> criu_env;
-  // Descriptors of CRIU including its socket, number in CRIU -> here. Numbers must be below 10 or
-  // from 20 to 99; the shim adds those of kCriuOutputFds, kCriuNullFds and kCriuTerminalFds. The
-  // caller must close its copies when Start has returned, or it gets no end-of-file when CRIU
-  // exits.
+  // Maps the number of a descriptor in CRIU, including its socket, to the descriptor in this
+  // process. Numbers in CRIU must be below 10 or from 20 to 99; the shim adds those of
+  // kCriuOutputFds, kCriuNullFds and kCriuTerminalFds. The caller must close its copies when Start
+  // has returned, or it gets no end-of-file when CRIU exits.
   std::map<int, int> criu_fds;
   // Restore in a new pid namespace whose init process is the shim, so the job ends with it. CRIU
   // gets the pid `criu_pid` there; criu_argv must come from criu::Inside.

@@ -51,7 +51,7 @@ Result<device::GpuMap> ChooseGpus(gpu_state::Services& services, const store::Ma
   });
   const auto recorded = RecordedGpus(manifest);
   if (!replaces_missing) return device::ParseGpuMap(restore.gpu_map, recorded, gpus);
-  // The driver needs no map if all GPUs are there that the program has used.
+  // The driver needs no map if every GPU that the program has used is here.
   const bool complete =
       std::all_of(manifest.processes.begin(), manifest.processes.end(), [&](const auto& process) {
         return std::all_of(process.gpu_uuids.begin(), process.gpu_uuids.end(), [&](const auto& id) {

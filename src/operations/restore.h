@@ -19,7 +19,8 @@ struct RestoreOptions {
   std::string image;  // path
   // If set, the image's GPU memory is not in its folder, and is read from here.
   const store::RangeSource* ranges = nullptr;
-  // If set, arenas with the memory of the earlier image of `ranges`.
+  // If set, arenas that have the GPU memory of an earlier image already. `ranges` must know that
+  // image (repository::RangeStream::SetEarlier), and then reads only what differs from it.
   DataAhead* ahead = nullptr;
   std::string shown_as;    // the image's name for the user; if empty, its path
   std::string job;         // the job's id; if empty, the one in the image, or a new one

@@ -71,7 +71,7 @@ Status KnownUnits::AddNames(const Repository& repository, const PushId& push,
     at += table.units();
     const PackId id{push, table.number()};
     const auto object = usable.find(id);
-    // A pack that was cut off is not relied upon.
+    // Skips packs that are missing or truncated.
     if (object == usable.end() || object->second != table.object_bytes()) continue;
     if (units_.size() + table.units() > limits_.units ||
         groups_ + table.groups().size() > limits_.groups) {

@@ -90,7 +90,8 @@ TEST_F(StreamedImageTest, UnitsOfTheEarlierImageAreNotReadAgain) {
   (*image)->SetEarlier(std::make_shared<const ImageRecord>(*record));
   for (const bool has_earlier : {true, false}) {
     std::string memory = earlier.gpu;
-    // Shows whether a unit that has not changed is written: one with data, one with zeros.
+    // Two blocks that have not changed, one with data and one with zeros, are damaged in memory.
+    // They stay so if the memory has the earlier image, and are read otherwise.
     std::string expected = now.gpu;
     for (const size_t block : {8, 25}) {
       memory[block * kBlock] = static_cast<char>(~memory[block * kBlock]);

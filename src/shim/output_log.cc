@@ -74,7 +74,7 @@ std::string OutputLog::LastBytes() const {
   ssize_t n = ::pread(file->get(), bytes.data(), bytes.size(),
                       st.st_size - static_cast<off_t>(bytes.size()));
   bytes.resize(static_cast<size_t>(std::max<ssize_t>(n, 0)));
-  // The first line may be incomplete or in the hole.
+  // The first line may be incomplete, or begin in the hole that LogBound has punched.
   if (st.st_size > kMost) bytes.erase(0, bytes.find('\n') + 1);
   return bytes;
 }

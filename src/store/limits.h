@@ -41,6 +41,6 @@ inline constexpr uint64_t kFeatureOrigin = 2;     // an origin MAC after the bod
 inline constexpr uint64_t kFeatureElsewhere = 4;  // Manifest::ranges_elsewhere
 inline constexpr uint64_t kKnownFeatures = kFeatureAgent | kFeatureOrigin | kFeatureElsewhere;
 
-inline constexpr char kOtherCopyHint[] = "Take another copy of the image, or an older checkpoint.";
+inline constexpr char kOtherCopyHint[] = "Use another copy of the image, or an older checkpoint.";
 
 }  // namespace stasis::store

@@ -34,7 +34,8 @@ constexpr uint64_t kLeastInPlace = 16 << 20;
 constexpr size_t kMostlyNew = 4;
 
 constexpr size_t kMaxRuns = 2'000'000;  // of an image; they are in the manifest
-// Earlier images are read until they have four times the pages of this one plus this number.
+// The indexes of earlier images are read until they list this many pages, plus four times the pages
+// of the new image.
 constexpr uint64_t kMoreToLookUp = 1 << 20;
 
 char* PieceBuffer() {

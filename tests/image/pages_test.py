@@ -71,7 +71,7 @@ def a_second_dump_writes_what_changed(world, program):
     demand(second["cpu_shared_bytes"] >= MEMORY * 0.98 - FIXED, f"the second dump shares {second}")
     demand(second["added_bytes"] <= bound + FIXED, f"it adds {second}")
     demand(on_disk(world) - before <= bound + 2 * FIXED, f"it took {on_disk(world) - before} bytes")
-    demand("as in earlier images" in world.stasis("dump", "one", "--name", "text", "--leave-running").out,
+    demand("already in earlier images" in world.stasis("dump", "one", "--name", "text", "--leave-running").out,
            f"{world.last}")
     world.stasis("image", "delete", "text")
     full = dump(program, "one-full", "--leave-running", "--full")

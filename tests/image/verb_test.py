@@ -59,7 +59,7 @@ class ImageVerbs(unittest.TestCase):
         bad = self.stasis("verify", "a", expect=1)
         self.assertIn("cpu/length-5.img is damaged between byte 0 and 5", bad.stdout)
         self.assertIn("cpu/length-5.img", bad.stderr)
-        self.assertIn("Take another copy of the image", bad.stderr)
+        self.assertIn("Use another copy of the image", bad.stderr)
         findings = json.loads(self.stasis("verify", "a", "--json", expect=1).stdout)["findings"]
         self.assertEqual([f["path"] for f in findings], ["cpu/length-5.img"])
 

@@ -84,6 +84,9 @@ class Host:
         folder = self.state / "data" / "images"
         return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
+    def hidden(self):
+        return [name for name in self.images() if name.startswith(".")]
+
     def end(self):
         self.process.stdin.close()
         self.process.wait()
@@ -149,7 +152,9 @@ def journal(host):
 def clear(*hosts):
     for host in hosts:
         end(host)
-        host("image", "gc", expect=None)
+        # A process that is ending may still lock its hidden folder.
+        wait_until(lambda: host("image", "gc", expect=None) and not host.hidden(), 30,  # noqa: B023
+                   lambda: f"{host.name} keeps {host.hidden()}")  # noqa: B023
         if host.images():
             host("image", "delete", *host.images())
 

@@ -362,7 +362,8 @@ class Server {
     }
   }
 
-  // Releases the lock, and removes the socket of a helper that is about to exit, before it replies.
+  // Ends the client's session. It has no lock any more when it gets the reply, and a resident
+  // helper that exits (kLeave) has no socket any more.
   void End(const Request& request) {
     if (!AwaitAnswered()) return Refuse(request, Outcome::kBusy, "other requests are in progress");
     session_->lock.Reset();

@@ -47,9 +47,10 @@ Found FromProfile(const std::map<std::string, std::string>& settings, const std:
   }
   if (!setting("role_arn").empty() || !setting("sso_session").empty() ||
       !setting("sso_start_url").empty()) {
-    return Fail(Code::kUnimplemented, what + " assumes a role or signs in by SSO",
-                "add to it: credential_process = aws configure export-credentials --format process "
-                "--profile NAME, with the name of a profile that does so");
+    return Fail(
+        Code::kUnimplemented, what + " assumes a role or signs in by SSO",
+        "use another profile, which has only the line `credential_process = aws configure "
+        "export-credentials --format process --profile NAME`, with the name of this profile");
   }
   if (!setting("aws_access_key_id").empty() && !setting("aws_secret_access_key").empty()) {
     return Credentials{{setting("aws_access_key_id"), setting("aws_secret_access_key"),
