@@ -124,6 +124,7 @@ class Migration final : public HandOver {
   Status Connect();
   Status Rounds();
   Status CheckThere(const std::string& image);
+  Status LoadThere(const std::string& image);
   Result<v1::OperationEvent> MoveNow();
   Result<v1::MigrationRound> Send(const std::string& image, const Progress& progress,
                                   const Deadline& deadline);
@@ -239,6 +240,16 @@ Status Migration::CheckThere(const std::string& image) {
       fmt::format("{} cannot restore the program", request_.host()));
 }
 
+// Lets the other host load the GPU memory of an image ahead of the last one.
+Status Migration::LoadThere(const std::string& image) {
+  v1::MigrationLoad load;
+  load.set_image(image);
+  v1::MigrationBegun loaded;
+  return Annotate(
+      link_->Ask(MessageKind::kLoad, load, MessageKind::kBegun, loaded, Limits(kCheckTime)),
+      fmt::format("{} cannot load the program's GPU memory", request_.host()));
+}
+
 // Dumps and sends the program while it runs, until little is left to send. After the first image,
 // asks the other host whether it can restore the program.
 Status Migration::Rounds() {
@@ -253,6 +264,9 @@ Status Migration::Rounds() {
     sent.set_dump_s(dumped.result().total_s());
     rounds_.push_back(sent);
     if (round == 0) STASIS_TRY(CheckThere(name));
+    const Stopwatch loading;
+    STASIS_TRY(LoadThere(name));
+    rounds_.back().set_load_s(loading.Seconds());
     if (sent.sent_bytes() <= kSmallRound) break;
     if (round > 0 && static_cast<double>(sent.sent_bytes()) >
                          kShrinks * static_cast<double>(rounds_[round - 1].sent_bytes())) {

@@ -15,9 +15,10 @@ namespace stasis::api {
 // The numbers are part of the protocol. Never change the meaning of one.
 enum class MessageKind : uint16_t {
   kBegin = 100,    // MigrationBegin
-  kBegun = 101,    // MigrationBegun; also the answer to kCheck
+  kBegun = 101,    // MigrationBegun; also the answer to kCheck and kLoad
   kCheck = 102,    // MigrationCheck
   kRestore = 103,  // MigrationRestore
+  kLoad = 104,     // MigrationLoad
   kReady = 105,    // MigrationBegun: the program is complete and waits
   kGo = 106,       // MigrationBegun: let the program run
   kDone = 107,     // OperationEvent with the result: the program runs

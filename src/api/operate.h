@@ -3,12 +3,15 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "api/call.h"
 #include "base/result.h"
+#include "operations/data_ahead.h"
 #include "operations/dump.h"
 #include "plan/plan.h"
+#include "repository/image_record.h"
 #include "repository/pull.h"
 #include "repository/repository.h"
 #include "stasis/v1/stasis.pb.h"
@@ -28,6 +31,9 @@ struct StreamedSource {
   repository::PullOptions options;                        // without progress
   std::string earlier_log;                                // RestoreOptions::earlier_log
   std::function<Status(plan::PhaseScope&)> before_adopt;  // RestoreOptions::before_adopt
+  // The image in whose memory the arenas of `ahead` are; null if there are none.
+  std::shared_ptr<const repository::ImageRecord> earlier;
+  operations::DataAhead* ahead = nullptr;  // RestoreOptions::ahead
 };
 // The request's `source` is used in errors only. The result's `transfer` has no place.
 Result<v1::OperationEvent> RestoreStreamed(Call& call, const v1::RestoreRequest& request,

@@ -316,6 +316,8 @@ Result<v1::OperationEvent> RestoreStreamed(Call& call, const v1::RestoreRequest&
   restore.shown_as = source.shown_as;
   restore.earlier_log = std::move(source.earlier_log);
   restore.before_adopt = std::move(source.before_adopt);
+  image->SetEarlier(std::move(source.earlier));
+  restore.ahead = source.ahead;
   STASIS_ASSIGN(auto event, RestoreFrom(call, request, std::move(restore)));
   v1::OperationResult& result = *event.mutable_result();
   const objects::Counters after = source.repository.store().counters();
@@ -348,10 +350,10 @@ Result<v1::OperationEvent> RestoreRemote(Call& call, const v1::RestoreRequest& r
                                     request.trust_image());
   };
   const std::string shown_as = remote.repository + "/" + remote.name;
-  STASIS_ASSIGN(
-      auto event,
-      RestoreStreamed(call, request,
-                      {opened->repository(), remote.name, shown_as, std::move(options), {}, {}}));
+  STASIS_ASSIGN(auto event,
+                RestoreStreamed(
+                    call, request,
+                    {opened->repository(), remote.name, shown_as, std::move(options), {}, {}, {}}));
   v1::Transfer& transfer = *event.mutable_result()->mutable_transfer();
   transfer.set_repository(remote.repository);
   transfer.set_location(Utf8(opened->registration().location));

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -16,6 +17,8 @@
 #include "base/secret.h"
 #include "migration/store_server.h"
 #include "objects/folder_store.h"
+#include "operations/data_ahead.h"
+#include "repository/range_stream.h"
 #include "repository/sealing.h"
 #include "store/beneath.h"
 #include "store/image_folder.h"
@@ -42,7 +45,8 @@ class Incoming {
     STASIS_TRY(MakeDirs(store));
     STASIS_ASSIGN(incoming->hidden_, store::MakeHidden(store, "migration", store::kPartial));
     STASIS_ASSIGN(incoming->objects_,
-                  objects::FolderStore::Open(store + "/" + incoming->hidden_.name));
+                  objects::FolderStore::Open(store + "/" + incoming->hidden_.name,
+                                             objects::Durability::kTemporary));
     return incoming;
   }
   ~Incoming() {
@@ -65,7 +69,8 @@ class Incoming {
 
 class MigrationReceiver {
  public:
-  MigrationReceiver(Call& call, MigrationLink& link) : call_(call), link_(link) {}
+  MigrationReceiver(Call& call, MigrationLink& link)
+      : call_(call), link_(link), ahead_(call.paths, call.settings.most_arena_bytes) {}
   Status Serve();
 
  private:
@@ -73,6 +78,7 @@ class MigrationReceiver {
   Status Handle(migration::Frame& frame);
   Status Begin(const migration::Frame& frame);
   Status Check(const migration::Frame& frame);
+  Status Load(const migration::Frame& frame);
   Status Restore(const migration::Frame& frame);
   Result<v1::OperationEvent> RestoreImage(const std::string& image, v1::RestoreRequest request,
                                           std::string earlier_log, bool waits);
@@ -91,8 +97,10 @@ class MigrationReceiver {
   std::unique_ptr<repository::OpenedRepository> opened_;  // the repository of --via
   std::unique_ptr<repository::Sealing> sealing_;
   std::optional<repository::Repository> piped_;
-  bool went_ = false;       // the program was allowed to run
-  bool runs_here_ = false;  // the restore was committed
+  operations::DataAhead ahead_;
+  std::shared_ptr<const repository::ImageRecord> loaded_;  // the image in ahead_
+  bool went_ = false;                                      // the program was allowed to run
+  bool runs_here_ = false;                                 // the restore was committed
 };
 
 Status MigrationReceiver::AnswerFailed(const Error& error, bool may_run) {
@@ -167,8 +175,12 @@ Result<v1::OperationEvent> MigrationReceiver::RestoreImage(const std::string& im
   if (request.gpu_map().empty()) request.set_gpu_map("auto");
   request.mutable_options()->set_dry_run(!waits);
   StreamedSource source{
-      *repository, image, request.source(), std::move(pull), std::move(earlier_log), {}};
-  if (waits) source.before_adopt = [this](plan::PhaseScope& scope) { return AwaitGo(scope); };
+      *repository, image, request.source(), std::move(pull), std::move(earlier_log), {}, {}};
+  if (waits) {
+    source.before_adopt = [this](plan::PhaseScope& scope) { return AwaitGo(scope); };
+    source.earlier = std::move(loaded_);
+    source.ahead = &ahead_;
+  }
   return RestoreStreamed(call_, request, std::move(source));
 }
 
@@ -189,6 +201,20 @@ Status MigrationReceiver::Check(const migration::Frame& frame) {
   return Answer(MessageKind::kBegun, ThisHost());
 }
 
+Status MigrationReceiver::Load(const migration::Frame& frame) {
+  v1::MigrationLoad load;
+  STASIS_TRY(ParseMessage(frame, load));
+  STASIS_TRY(store::CheckImageName(load.image()));
+  STASIS_ASSIGN(const repository::Repository* repository, Repository());
+  STASIS_ASSIGN(const auto stream,
+                repository::RangeStream::Open(*repository, load.image(), Limits(kReplyTime)));
+  stream->SetEarlier(std::exchange(loaded_, nullptr));
+  STASIS_TRY(ahead_.Load(stream->record()->manifest, *stream,
+                         [this](uint64_t) { return !call_.stop.stop_requested(); }));
+  loaded_ = stream->record();
+  return Answer(MessageKind::kBegun, ThisHost());
+}
+
 Status MigrationReceiver::Restore(const migration::Frame& frame) {
   v1::MigrationRestore restore;
   STASIS_TRY(ParseMessage(frame, restore));
@@ -205,6 +231,7 @@ Status MigrationReceiver::Handle(migration::Frame& frame) {
   if (kind == MessageKind::kBegin) return Begin(frame);
   if (!begun_) return Fail(Code::kInvalidArgument, "the migration has not begun");
   if (kind == MessageKind::kCheck) return Check(frame);
+  if (kind == MessageKind::kLoad) return Load(frame);
   if (kind == MessageKind::kRestore) return Restore(frame);
   return Fail(Code::kInvalidArgument, fmt::format("unknown message {}", frame.type));
 }

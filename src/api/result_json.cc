@@ -55,7 +55,8 @@ nlohmann::json MigrationOf(const v1::OperationResult& result) {
     rounds.push_back({{"sent_bytes", round.sent_bytes()},
                       {"known_bytes", round.known_bytes()},
                       {"dump_s", round.dump_s()},
-                      {"send_s", round.send_s()}});
+                      {"send_s", round.send_s()},
+                      {"load_s", round.load_s()}});
   }
   return {{"host", m.host()},
           {"via", m.via()},

@@ -8,7 +8,6 @@
 #include <span>
 
 #include "dataplane/prefault.h"
-#include "store/unit_reader.h"
 
 namespace stasis::checkpoint {
 namespace {
@@ -121,15 +120,13 @@ struct Filled {
 
 }  // namespace
 
-Status ReadShards(const store::ImageReader& reader, const store::RangeSource* elsewhere,
-                  const std::vector<GpuShard*>& shards,
+Status ReadShards(const store::RangeSource& source, const std::vector<GpuShard*>& shards,
                   const std::function<bool(uint64_t)>& progress,
                   const std::function<void()>& filled_more) {
   // Select the ranges in the order of the arenas, which are filled from their beginning.
-  store::UnitReader::Selection selection;
-  selection.zeros = true;
+  std::vector<size_t> ranges;
   std::vector<dataplane::Mapping> mappings;
-  std::vector<char*> outputs;
+  std::vector<store::RangeOutput> outputs;
   struct Target {
     size_t shard;
     uint64_t arena_offset;
@@ -141,9 +138,12 @@ Status ReadShards(const store::ImageReader& reader, const store::RangeSource* el
     STASIS_ASSIGN(auto mapping,
                   dataplane::Mapping::Map(shard.arena->fd(), shard.arena->capacity_bytes()));
     for (size_t r = 0; r < shard.ranges.size(); ++r) {
-      selection.ranges.push_back(shard.places[r]);
-      outputs.push_back(mapping.data() + shard.ranges[r].arena_offset);
-      targets.push_back({l, shard.ranges[r].arena_offset});
+      const dataplane::Range& range = shard.ranges[r];
+      const auto& ahead = shard.ahead;
+      ranges.push_back(shard.places[r]);
+      outputs.push_back({mapping.data() + range.arena_offset,
+                         std::find(ahead.begin(), ahead.end(), range) != ahead.end()});
+      targets.push_back({l, range.arena_offset});
     }
     mappings.push_back(std::move(mapping));
   }
@@ -166,15 +166,11 @@ Status ReadShards(const store::ImageReader& reader, const store::RangeSource* el
     if (before / chunk != now.bytes / chunk || now.bytes == shard.bytes()) filled_more();
     return {};
   };
-  if (elsewhere != nullptr) {
-    const auto go_on = [&] {
-      std::lock_guard lock(mutex);
-      return progress(done);
-    };
-    return InTime(elsewhere->Read(selection.ranges, outputs, placed, go_on));
-  }
-  STASIS_ASSIGN(auto units, store::UnitReader::Open(reader, std::move(selection)));
-  return InTime(units.Read(outputs, placed, nullptr));
+  const auto go_on = [&] {
+    std::lock_guard lock(mutex);
+    return progress(done);
+  };
+  return InTime(source.Read(ranges, outputs, placed, go_on));
 }
 
 }  // namespace stasis::checkpoint

@@ -124,7 +124,8 @@ std::string MigrationText(const OperationResult& result) {
     text += fmt::format("  round {}: {} sent in {}, {} were there already{}\n", i + 1,
                         FormatBytes(round.sent_bytes()), FormatSeconds(round.send_s()),
                         FormatBytes(round.known_bytes()),
-                        last ? ", while the program was stopped" : "");
+                        last ? ", while the program was stopped"
+                             : "; GPU memory loaded in " + FormatSeconds(round.load_s()));
   }
   text += fmt::format("  restored on {}:\n", m.host());
   for (const PhaseReport& phase : m.restore_phases()) text += "  " + PhaseLine(phase) + "\n";

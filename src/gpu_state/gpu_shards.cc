@@ -19,6 +19,15 @@ uint64_t GpuShard::bytes() const {
   return sum;
 }
 
+Status GiveArena(dataplane::ArenaStore& store, GpuShard& shard) {
+  if (!shard.arena) {
+    STASIS_ASSIGN(shard.arena, store.Acquire(shard.key, shard.owner, shard.ranges));
+    return {};
+  }
+  if (shard.arena->record().ranges == shard.ranges) return {};
+  return store.Reshape(*shard.arena, shard.ranges);
+}
+
 uint64_t ShardBytes(const std::vector<GpuShard>& shards) {
   uint64_t sum = 0;
   for (const GpuShard& shard : shards) sum += shard.bytes();

@@ -22,6 +22,8 @@ struct GpuShard {
   std::vector<dataplane::Range> ranges;  // laid out
   std::vector<size_t> places;            // of each range in the agent's list
   std::optional<dataplane::Arena> arena;
+  // The ranges whose bytes in the arena are those of an earlier image (operations/data_ahead.h).
+  std::vector<dataplane::Range> ahead;
   // The bytes at the start of the arena that were read from an image; null if the arena is full.
   std::shared_ptr<std::atomic<uint64_t>> filled;
   std::vector<UniqueFd> memory;                  // new, filled GPU memory; one for each range
@@ -35,6 +37,9 @@ struct GpuShard {
 Result<std::vector<GpuShard>> ShardsOf(const process::ProcessId& process, uid_t owner,
                                        size_t member,
                                        const std::vector<agent_protocol::Range>& list);
+
+// Allocates an arena for the shard, or adapts the one that it has, which keeps its bytes.
+Status GiveArena(dataplane::ArenaStore& store, GpuShard& shard);
 
 // Returns the size of all shards, or of those of one process.
 uint64_t ShardBytes(const std::vector<GpuShard>& shards);

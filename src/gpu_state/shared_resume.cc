@@ -292,7 +292,7 @@ Status SharedResume::AllocateArenas() {
   options.most_bytes = services_.settings.most_arena_bytes;
   STASIS_ASSIGN(store_, dataplane::ArenaStore::Open(services_.paths, options));
   for (GpuShard& shard : shards_) {
-    STASIS_ASSIGN(shard.arena, store_->Acquire(shard.key, shard.owner, shard.ranges));
+    STASIS_TRY(GiveArena(*store_, shard));
   }
   has_arenas_ = true;
   return {};

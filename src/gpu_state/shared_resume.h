@@ -49,7 +49,7 @@ class SharedResume {
   // A restore calls the next three functions in this order. ExpectShards sets the shards of the
   // image, which have no arenas yet and belong to expected processes.
   void ExpectShards(std::vector<GpuShard> shards);
-  // Allocates arenas for these shards.
+  // Allocates arenas for these shards. Those that have one already keep it and its bytes.
   Status AllocateArenas();
   // Assigns the full arenas to the restored processes. The memory of each process must match its
   // arenas.

@@ -48,8 +48,9 @@ Result<UniqueFd> OpenFolderBeneath(int folder, const std::string& path) {
   return OpenBeneath(folder, path.empty() ? "." : path, O_RDONLY | O_DIRECTORY);
 }
 
-Status Sync(int fd, const std::string& what) {
-  if (::fsync(fd) != 0) return FailErrno(errno, "sync " + what);
+Status Sync(int fd, const std::string& what, Durability durability) {
+  if (durability == Durability::kDurable && ::fsync(fd) != 0)
+    return FailErrno(errno, "sync " + what);
   return {};
 }
 
@@ -61,19 +62,21 @@ std::pair<std::string, std::string> Split(const std::string& key) {
 }
 
 // Creates a folder below `parent` and syncs its entry.
-Status MakeFolder(int parent, const std::string& name) {
-  if (::mkdirat(parent, name.c_str(), 0700) == 0) return Sync(parent, "the parent of " + name);
+Status MakeFolder(int parent, const std::string& name, Durability durability) {
+  if (::mkdirat(parent, name.c_str(), 0700) == 0) {
+    return Sync(parent, "the parent of " + name, durability);
+  }
   if (errno == EEXIST) return {};
   return FailErrno(errno, "create folder " + name);
 }
 
 // Opens the folder of a key and creates it and its parents.
-Result<UniqueFd> MakeFolders(int root, const std::string& path) {
+Result<UniqueFd> MakeFolders(int root, const std::string& path, Durability durability) {
   auto existing = OpenFolderBeneath(root, path);
   if (existing || existing.error().raw != ENOENT) return existing;
   const auto [parent_path, name] = Split(path);
-  STASIS_ASSIGN(const UniqueFd parent, MakeFolders(root, parent_path));
-  STASIS_TRY(MakeFolder(parent.get(), name));
+  STASIS_ASSIGN(const UniqueFd parent, MakeFolders(root, parent_path, durability));
+  STASIS_TRY(MakeFolder(parent.get(), name, durability));
   return OpenFolderBeneath(parent.get(), name);
 }
 
@@ -202,14 +205,15 @@ Status Lister::Walk(const UniqueFd& folder, const std::string& path) {
 
 }  // namespace
 
-Result<std::unique_ptr<FolderStore>> FolderStore::Open(const std::string& path) {
+Result<std::unique_ptr<FolderStore>> FolderStore::Open(const std::string& path,
+                                                       Durability durability) {
   auto folder = stasis::Open(path, O_RDONLY | O_DIRECTORY);
   if (!folder) {
     Error error = std::move(folder).error();
     if (error.code == Code::kNotFound) error.hint = "create the folder, or mount its file system";
     return Fail(std::move(error));
   }
-  return std::unique_ptr<FolderStore>(new FolderStore(path, std::move(*folder)));
+  return std::unique_ptr<FolderStore>(new FolderStore(path, std::move(*folder), durability));
 }
 
 Status FolderStore::Begin(const CallOptions& call) {
@@ -231,7 +235,7 @@ Counters FolderStore::counters() const {
 }
 
 Result<UniqueFd> FolderStore::OpenIncoming() const {
-  STASIS_TRY(MakeFolder(folder_.get(), kIncoming));
+  STASIS_TRY(MakeFolder(folder_.get(), kIncoming, durability_));
   return OpenFolderBeneath(folder_.get(), kIncoming);
 }
 
@@ -247,13 +251,13 @@ Status FolderStore::Put(const std::string& key, std::span<const std::string_view
                   OpenBeneath(incoming.get(), name, O_WRONLY | O_CREAT | O_EXCL));
     auto publish = [&]() -> Status {
       STASIS_TRY(WriteParts(file.get(), parts, call));
-      STASIS_TRY(Sync(file.get(), object));
+      STASIS_TRY(Sync(file.get(), object, durability_));
       const auto [folder_path, last] = Split(key);
-      STASIS_ASSIGN(const UniqueFd folder, MakeFolders(folder_.get(), folder_path));
+      STASIS_ASSIGN(const UniqueFd folder, MakeFolders(folder_.get(), folder_path, durability_));
       if (::renameat(incoming.get(), name.c_str(), folder.get(), last.c_str()) != 0) {
         return FailErrno(errno, "rename to " + object);
       }
-      return Sync(folder.get(), "the folder of " + object);
+      return Sync(folder.get(), "the folder of " + object, durability_);
     };
     Status published = publish();
     // After a successful rename there is no such name.
@@ -330,7 +334,7 @@ Status FolderStore::Delete(const std::string& key, const CallOptions& call) {
     if (errno == ENOENT || errno == EISDIR) return {};
     return FailErrno(errno, "delete " + object);
   }
-  return Sync(folder->get(), "the folder of " + object);
+  return Sync(folder->get(), "the folder of " + object, durability_);
 }
 
 Status FolderStore::CheckLists() const {

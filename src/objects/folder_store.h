@@ -8,6 +8,7 @@
 // An NFS client shows new files of other hosts late, unless the folder is mounted with actimeo=0.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -17,10 +18,14 @@
 
 namespace stasis::objects {
 
+// kTemporary: nothing is synced, because the objects are not needed after a crash.
+enum class Durability : uint8_t { kDurable, kTemporary };
+
 class FolderStore final : public ObjectStore {
  public:
   // The folder must exist: an empty mount point without its file system must not be filled.
-  static Result<std::unique_ptr<FolderStore>> Open(const std::string& path);
+  static Result<std::unique_ptr<FolderStore>> Open(const std::string& path,
+                                                   Durability durability = Durability::kDurable);
 
   Status Put(const std::string& key, std::span<const std::string_view> parts,
              const CallOptions& call = {}) override;
@@ -41,14 +46,15 @@ class FolderStore final : public ObjectStore {
   Counters counters() const override;
 
  private:
-  FolderStore(std::string path, UniqueFd folder)
-      : path_(std::move(path)), folder_(std::move(folder)) {}
+  FolderStore(std::string path, UniqueFd folder, Durability durability)
+      : path_(std::move(path)), folder_(std::move(folder)), durability_(durability) {}
   Status Begin(const CallOptions& call);
   void Count(uint64_t sent, uint64_t received);
   Result<UniqueFd> OpenIncoming() const;
 
   const std::string path_;
   const UniqueFd folder_;
+  const Durability durability_;
   mutable std::mutex mutex_;
   Counters counters_;
 };

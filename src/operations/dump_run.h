@@ -69,6 +69,10 @@ class DumpRun {
   const std::string& left_in_store() const { return left_in_store_; }
 
  private:
+  static constexpr const char* kHandOver = "hand-over";
+  // The first image of a program may take long to send; a lost connection is noticed earlier.
+  static constexpr std::chrono::seconds kHandOverTime{4 * 3600};
+
   plan::Phase ImageBegin();
   plan::Phase TreeCheck();
   plan::Phase StartImageProcess();
@@ -77,9 +81,14 @@ class DumpRun {
   plan::Phase Describe();
   plan::Phase CpuWrite();
   plan::Phase Commit();
+  // dump_hand_over.cc
   plan::Phase HandOverPhase();
   plan::Phase Stop();
   plan::Phase Switch();
+  Status SwitchOver(plan::PhaseScope& scope);
+  void SignalLiving(int signal) const;
+  Status CheckHeldByCriu() const;
+
   plan::Phase GpuReturn();
   plan::Phase DataFree();
   plan::Phase AwaitEnd();
@@ -102,10 +111,7 @@ class DumpRun {
   Status RunCriu(plan::PhaseScope& scope);
   Status CommitImage(plan::PhaseScope& scope);
   Status RecordImage();
-  Status SwitchOver(plan::PhaseScope& scope);
   void DeleteUnusedImage();
-  void SignalLiving(int signal) const;
-  Status CheckHeldByCriu() const;
   Status AbortImage();
   uint64_t CpuBytesInStore() const;
   Result<std::string> RunInImageProcess(const char* task, const std::string& request,

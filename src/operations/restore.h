@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "criu/options.h"
+#include "operations/data_ahead.h"
 #include "operations/options.h"
 #include "operations/result.h"
 #include "operations/session.h"
@@ -18,6 +19,8 @@ struct RestoreOptions {
   std::string image;  // path
   // If set, the image's GPU memory is not in its folder, and is read from here.
   const store::RangeSource* ranges = nullptr;
+  // If set, arenas with the memory of the earlier image of `ranges`.
+  DataAhead* ahead = nullptr;
   std::string shown_as;    // the image's name for the user; if empty, its path
   std::string job;         // the job's id; if empty, the one in the image, or a new one
   std::string log;         // file for the program's output; if empty, the job's log

@@ -16,6 +16,7 @@
 #include "gpu_state/gpu_away.h"
 #include "operations/hold_job.h"
 #include "operations/recorded.h"
+#include "store/image_ranges.h"
 
 namespace stasis::operations {
 namespace {
@@ -329,6 +330,7 @@ Status RestoreRun::AddExpectedData() {
 }
 
 Status RestoreRun::ReadData(PhaseScope& scope) {
+  if (options_.ahead != nullptr) options_.ahead->MoveTo(shared_.shards());
   STASIS_TRY(shared_.AllocateArenas());
   scope.Changed();
   const uint64_t total = shared_.bytes();
@@ -338,8 +340,9 @@ Status RestoreRun::ReadData(PhaseScope& scope) {
     scope.ReportBytes(done, total);
     return !scope.deadline().passed() && !scope.Abandoned();
   };
-  STASIS_TRY(
-      checkpoint::ReadShards(reader_, options_.ranges, shards, progress, [&] { scope.Changed(); }));
+  const store::ImageRanges in_image(reader_);
+  const store::RangeSource& source = options_.ranges != nullptr ? *options_.ranges : in_image;
+  STASIS_TRY(checkpoint::ReadShards(source, shards, progress, [&] { scope.Changed(); }));
   scope.SetBytes(total);
   return {};
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <map>
+#include <optional>
 #include <stop_token>
 #include <tuple>
 #include <utility>
@@ -16,8 +18,8 @@ namespace {
 
 using store::UnitJobs;
 
-constexpr unsigned kStreamThreads = 8;               // in addition to one per processor: they wait
-constexpr uint64_t kZeroBytes = uint64_t{64} << 20;  // of zeros that are written by one job
+constexpr unsigned kStreamThreads = 8;                // in addition to one per processor: they wait
+constexpr uint64_t kMostAtOnce = uint64_t{64} << 20;  // bytes without a request, in one job
 
 // A stored unit, and a place where it belongs.
 struct WantedUnit {
@@ -31,21 +33,80 @@ struct WantedUnit {
   }
 };
 
-// One request, or zeros.
+// One request, or bytes that need none.
 struct StreamJob {
+  enum class Kind : uint8_t { kFetch, kZeros, kPresent };
+  Kind kind;
   UnitJobs::Place first;  // its first place, by which jobs are ordered
+  uint64_t bytes = 0;     // of zeros, or present
   const FetchRange* range = nullptr;
-  uint64_t zero_bytes = 0;
+};
+
+constexpr uint32_t kUnknownPack = StoredRun::kZeros - 1;
+
+// Returns the units of a sequence, one by one. Zero units have the pack kZeros.
+std::vector<StoredUnit> UnitsOf(const std::vector<StoredRun>& runs) {
+  std::vector<StoredUnit> units;
+  for (const StoredRun& run : runs) {
+    for (uint32_t i = 0; i < run.units; ++i) {
+      units.push_back({run.pack, run.is_zero() ? 0 : run.first + i});
+    }
+  }
+  return units;
+}
+
+// Finds units of an image that an earlier one has in the same places.
+class EarlierUnits {
+ public:
+  EarlierUnits(const ImageRecord& earlier, const ImageRecord& now)
+      : earlier_(earlier), now_(now), pack_now_(earlier.packs.size(), kUnknownPack) {
+    std::map<PackId, uint32_t> packs;
+    for (uint32_t i = 0; i < now.packs.size(); ++i) packs.emplace(now.packs[i], i);
+    for (size_t i = 0; i < earlier.packs.size(); ++i) {
+      if (auto found = packs.find(earlier.packs[i]); found != packs.end()) {
+        pack_now_[i] = found->second;
+      }
+    }
+  }
+
+  // Returns the units of the same range in the earlier image, with the pack numbers of this one;
+  // nothing if it has no such range.
+  std::vector<StoredUnit> Of(size_t range) const {
+    const store::DeviceRange& wanted = now_.manifest.ranges[range];
+    const auto& ranges = earlier_.manifest.ranges;
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      if (!IsSameRange(ranges[i], wanted)) continue;
+      std::vector<StoredUnit> units = UnitsOf(earlier_.sequences[i]);
+      for (StoredUnit& unit : units) {
+        if (unit.pack != StoredRun::kZeros) unit.pack = pack_now_[unit.pack];
+      }
+      return units;
+    }
+    return {};
+  }
+
+ private:
+  // GPUs are compared by their UUIDs, because their numbers in the images may differ.
+  bool IsSameRange(const store::DeviceRange& a, const store::DeviceRange& b) const {
+    return a.pid == b.pid && a.address == b.address && a.size_bytes == b.size_bytes &&
+           a.block_bytes == b.block_bytes &&
+           earlier_.manifest.gpus[a.gpu].uuid == now_.manifest.gpus[b.gpu].uuid;
+  }
+
+  const ImageRecord& earlier_;
+  const ImageRecord& now_;
+  std::vector<uint32_t> pack_now_;  // by the packs of the earlier image
 };
 
 class RangeReader {
  public:
   RangeReader(const Repository& repository, const ImagePlaces& places,
-              std::span<char* const> outputs, const UnitJobs::Placed& placed)
+              std::span<const store::RangeOutput> outputs, const UnitJobs::Placed& placed)
       : repository_(repository), places_(places), outputs_(outputs), placed_(placed) {}
 
-  // Adds a range of the image.
-  void Add(uint32_t output, const Sequence& sequence, const std::vector<StoredRun>& runs);
+  // Adds a range of the image. `present` has the units whose bytes the output has.
+  void Add(uint32_t output, const Sequence& sequence, const std::vector<StoredRun>& runs,
+           const std::vector<StoredUnit>& present);
   Status Run(const std::function<bool()>& go_on);
 
  private:
@@ -55,13 +116,14 @@ class RangeReader {
         [](const WantedUnit& a, const WantedUnit& b) { return a.stored < b.stored; });
     return {first, last};
   }
-  char* At(const UnitJobs::Place& place) const { return outputs_[place.output] + place.at; }
+  char* At(const UnitJobs::Place& place) const { return outputs_[place.output].data + place.at; }
+  void AddWithoutRequest(StreamJob::Kind kind, const UnitJobs::Place& place, uint64_t bytes);
   void Plan();
   Status RunJob(const StreamJob& job);
 
   const Repository& repository_;
   const ImagePlaces& places_;
-  const std::span<char* const> outputs_;
+  const std::span<const store::RangeOutput> outputs_;
   const UnitJobs::Placed& placed_;
   std::vector<WantedUnit> wanted_;  // sorted by Plan
   std::vector<FetchRange> ranges_;
@@ -71,20 +133,33 @@ class RangeReader {
   std::atomic<uint64_t> done_{0};
 };
 
-void RangeReader::Add(uint32_t output, const Sequence& sequence,
-                      const std::vector<StoredRun>& runs) {
-  uint64_t unit = 0;
-  for (const StoredRun& run : runs) {
-    const uint64_t end = std::min((unit + run.units) * sequence.unit_bytes, sequence.size_bytes);
-    for (uint64_t at = unit * sequence.unit_bytes; run.is_zero() && at < end; at += kZeroBytes) {
-      jobs_.push_back({{output, at}, nullptr, std::min(kZeroBytes, end - at)});
+// Extends the last job if it ends here.
+void RangeReader::AddWithoutRequest(StreamJob::Kind kind, const UnitJobs::Place& place,
+                                    uint64_t bytes) {
+  if (!jobs_.empty()) {
+    StreamJob& last = jobs_.back();
+    if (last.kind == kind && last.first.output == place.output &&
+        last.first.at + last.bytes == place.at && last.bytes + bytes <= kMostAtOnce) {
+      last.bytes += bytes;
+      return;
     }
-    for (uint32_t i = 0; !run.is_zero() && i < run.units; ++i) {
-      wanted_.push_back({{run.pack, run.first + i},
-                         {output, (unit + i) * sequence.unit_bytes},
-                         sequence.UnitBytes(unit + i)});
+  }
+  jobs_.push_back({kind, place, bytes});
+}
+
+void RangeReader::Add(uint32_t output, const Sequence& sequence, const std::vector<StoredRun>& runs,
+                      const std::vector<StoredUnit>& present) {
+  const std::vector<StoredUnit> units = UnitsOf(runs);
+  for (size_t i = 0; i < units.size(); ++i) {
+    const UnitJobs::Place place{output, i * sequence.unit_bytes};
+    const uint32_t bytes = sequence.UnitBytes(i);
+    if (i < present.size() && present[i] == units[i]) {
+      AddWithoutRequest(StreamJob::Kind::kPresent, place, bytes);
+    } else if (units[i].pack == StoredRun::kZeros) {
+      AddWithoutRequest(StreamJob::Kind::kZeros, place, bytes);
+    } else {
+      wanted_.push_back({units[i], place, bytes});
     }
-    unit += run.units;
   }
 }
 
@@ -96,8 +171,8 @@ void RangeReader::Plan() {
   }
   ranges_ = PlanFetches(places_, units);
   for (const FetchRange& range : ranges_) {
-    StreamJob job{PlacesOf({range.pack, range.units.front()}).front().to, &range, 0};
-    jobs_.push_back(job);
+    const UnitJobs::Place first = PlacesOf({range.pack, range.units.front()}).front().to;
+    jobs_.push_back({StreamJob::Kind::kFetch, first, 0, &range});
   }
   // The arenas are filled from their beginnings, because the GPU is loaded from there meanwhile.
   std::sort(jobs_.begin(), jobs_.end(), [](const StreamJob& a, const StreamJob& b) {
@@ -106,9 +181,9 @@ void RangeReader::Plan() {
 }
 
 Status RangeReader::RunJob(const StreamJob& job) {
-  if (job.range == nullptr) {
-    std::memset(At(job.first), 0, job.zero_bytes);
-    return placed_(job.first, job.zero_bytes);
+  if (job.kind != StreamJob::Kind::kFetch) {
+    if (job.kind == StreamJob::Kind::kZeros) std::memset(At(job.first), 0, job.bytes);
+    return placed_(job.first, job.bytes);
   }
   const FetchRange& range = *job.range;
   const auto place_of = [&](uint32_t unit) { return At(PlacesOf({range.pack, unit}).front().to); };
@@ -136,13 +211,29 @@ Status RangeReader::Run(const std::function<bool()>& go_on) {
 
 }  // namespace
 
-Status RangeStream::Read(std::span<const size_t> ranges, std::span<char* const> outputs,
+Result<std::unique_ptr<RangeStream>> RangeStream::Open(const Repository& repository,
+                                                       const std::string& name,
+                                                       const objects::CallOptions& call) {
+  STASIS_ASSIGN(ImageRecord read, repository.ReadImage(name, call));
+  auto record = std::make_shared<const ImageRecord>(std::move(read));
+  STASIS_ASSIGN(ImagePlaces places, ImagePlaces::Read(repository, *record, call));
+  return std::unique_ptr<RangeStream>(
+      new RangeStream(repository, std::move(record), std::move(places)));
+}
+
+Status RangeStream::Read(std::span<const size_t> ranges,
+                         std::span<const store::RangeOutput> outputs,
                          const UnitJobs::Placed& placed, const std::function<bool()>& go_on) const {
   RangeReader reader(repository_, places_, outputs, placed);
+  std::optional<EarlierUnits> earlier;
+  if (earlier_) earlier.emplace(*earlier_, *record_);
   // Ranges are the first sequences of an image.
-  const auto sequences = SequencesOf(record_.manifest);
+  const auto sequences = SequencesOf(record_->manifest);
   for (size_t i = 0; i < ranges.size(); ++i) {
-    reader.Add(static_cast<uint32_t>(i), sequences[ranges[i]], record_.sequences[ranges[i]]);
+    const size_t range = ranges[i];
+    std::vector<StoredUnit> present;
+    if (earlier && outputs[i].has_earlier) present = earlier->Of(range);
+    reader.Add(static_cast<uint32_t>(i), sequences[range], record_->sequences[range], present);
   }
   return reader.Run(go_on);
 }

@@ -1,6 +1,9 @@
 // Reads the GPU memory of an image from a repository straight to its place.
 #pragma once
 
+#include <memory>
+#include <string>
+
 #include "repository/image_places.h"
 #include "repository/image_record.h"
 #include "repository/repository.h"
@@ -10,20 +13,31 @@ namespace stasis::repository {
 
 class RangeStream final : public store::RangeSource {
  public:
-  // The arguments must outlive this object.
-  RangeStream(const Repository& repository, const ImageRecord& record, const ImagePlaces& places)
-      : repository_(repository), record_(record), places_(places) {}
+  // Reads the image's record and the places of its units. `repository` must outlive this object.
+  static Result<std::unique_ptr<RangeStream>> Open(const Repository& repository,
+                                                   const std::string& name,
+                                                   const objects::CallOptions& call);
 
   // Each unit is checked by its tag, which binds it to its place in the pack; the record, which is
-  // sealed too, says where in the image it belongs.
-  Status Read(std::span<const size_t> ranges, std::span<char* const> outputs,
+  // sealed too, says where in the image it belongs. Units that the earlier image has in the same
+  // place of the same range are not read again (store::RangeOutput::has_earlier).
+  Status Read(std::span<const size_t> ranges, std::span<const store::RangeOutput> outputs,
               const store::UnitJobs::Placed& placed,
               const std::function<bool()>& go_on) const override;
 
+  // The earlier image is one of the same repository.
+  void SetEarlier(std::shared_ptr<const ImageRecord> earlier) { earlier_ = std::move(earlier); }
+  const std::shared_ptr<const ImageRecord>& record() const { return record_; }
+
  private:
+  RangeStream(const Repository& repository, std::shared_ptr<const ImageRecord> record,
+              ImagePlaces places)
+      : repository_(repository), record_(std::move(record)), places_(std::move(places)) {}
+
   const Repository& repository_;
-  const ImageRecord& record_;
-  const ImagePlaces& places_;
+  const std::shared_ptr<const ImageRecord> record_;
+  const ImagePlaces places_;
+  std::shared_ptr<const ImageRecord> earlier_;
 };
 
 }  // namespace stasis::repository

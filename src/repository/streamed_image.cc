@@ -27,25 +27,23 @@ Result<std::unique_ptr<StreamedImage>> StreamedImage::Open(const Repository& rep
                                                            PullOptions options) {
   STASIS_TRY(store::CheckImageName(name));
   STASIS_TRY(MakeDirs(store));
-  std::unique_ptr<StreamedImage> image(new StreamedImage(repository, store));
+  std::unique_ptr<StreamedImage> image(new StreamedImage(store));
   STASIS_ASSIGN(image->hidden_, store::MakeHidden(store, name, store::kPartial));
   options.without_ranges = true;
   STASIS_ASSIGN(image->report_,
                 Pull(repository, name, store + "/" + image->hidden_.name, name, options));
-  STASIS_ASSIGN(image->record_, repository.ReadImage(name, {options.deadline, options.stop}));
+  STASIS_ASSIGN(image->stream_,
+                RangeStream::Open(repository, name, {options.deadline, options.stop}));
   // A push may have replaced the image meanwhile, and a hostile server may give two answers. The
   // ranges of the pulled manifest say how much memory there is for those of the record.
   STASIS_ASSIGN(const auto pulled, store::ImageReader::OpenWithoutRanges(image->path()));
   const store::Manifest& manifest = pulled->manifest();
-  if (manifest.image_id != image->record_.manifest.image_id ||
-      !HaveSameRanges(manifest, image->record_.manifest)) {
+  const store::Manifest& streamed = image->stream_->record()->manifest;
+  if (manifest.image_id != streamed.image_id || !HaveSameRanges(manifest, streamed)) {
     return Fail(Code::kAborted, Domain::kImage, 0,
                 repository.NameOf(ImageKey(name)) + " was replaced during the restore",
                 "try again");
   }
-  STASIS_ASSIGN(image->places_,
-                ImagePlaces::Read(repository, image->record_, {options.deadline, options.stop}));
-  image->stream_.emplace(repository, image->record_, *image->places_);
   return image;
 }
 

@@ -3,12 +3,10 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
 #include "base/result.h"
-#include "repository/image_places.h"
 #include "repository/image_record.h"
 #include "repository/pull.h"
 #include "repository/range_stream.h"
@@ -32,21 +30,21 @@ class StreamedImage {
   const std::string& path() const { return report_.path; }
   // The memory of the GPUs; nullptr if the image has none.
   const store::RangeSource* ranges() const {
-    return record_.manifest.ranges.empty() ? nullptr : &*stream_;
+    return stream_->record()->manifest.ranges.empty() ? nullptr : stream_.get();
+  }
+  // See RangeStream.
+  void SetEarlier(std::shared_ptr<const ImageRecord> earlier) {
+    stream_->SetEarlier(std::move(earlier));
   }
   // Reports the part that Open has pulled.
   const PullReport& report() const { return report_; }
 
  private:
-  StreamedImage(const Repository& repository, std::string store)
-      : repository_(repository), store_(std::move(store)) {}
+  explicit StreamedImage(std::string store) : store_(std::move(store)) {}
 
-  const Repository& repository_;
   const std::string store_;
   store::Hidden hidden_;
-  ImageRecord record_;
-  std::optional<ImagePlaces> places_;
-  std::optional<RangeStream> stream_;
+  std::unique_ptr<RangeStream> stream_;
   PullReport report_;
 };
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <memory>
 
 #include "repository/repository_testing.h"
 #include "store/store_folder.h"
@@ -26,9 +27,9 @@ class StreamedImageTest : public testing::RepositoryTest {
   // Reads the only range of the image.
   Status Read(
       const StreamedImage& image, std::string& memory,
-      const std::function<bool()>& go_on = [] { return true; }) {
+      const std::function<bool()>& go_on = [] { return true; }, bool has_earlier = false) {
     const size_t ranges[] = {0};
-    char* const outputs[] = {memory.data()};
+    const store::RangeOutput outputs[] = {{memory.data(), has_earlier}};
     const auto placed = [this](const store::UnitJobs::Place&, uint64_t bytes) -> Status {
       placed_ += bytes;
       return {};
@@ -70,6 +71,56 @@ TEST_F(StreamedImageTest, TheMemoryGoesToItsPlace) {
     EXPECT_TRUE(memory == contents.gpu);
     EXPECT_EQ(placed_, contents.gpu.size());
   }
+}
+
+TEST_F(StreamedImageTest, UnitsOfTheEarlierImageAreNotReadAgain) {
+  constexpr size_t kBlock = testing::kTestBlock;
+  const Contents earlier = WithRepetitions();
+  Contents now = earlier;
+  now.gpu.replace(0, kBlock, kBlock, '\0');
+  now.gpu.replace(5 * kBlock, kBlock, testing::Noise(kBlock, 5));  // was zero
+  now.gpu.replace(30 * kBlock, kBlock, testing::Noise(kBlock, 30));
+  now.gpu.replace(31 * kBlock, kBlock, earlier.gpu.substr(32 * kBlock, kBlock));
+  MustPush("earlier", earlier);
+  MustPush("now", now);
+  const auto image = Open("now");
+  ASSERT_TRUE(image) << image.error().ToString();
+  auto record = repository_.ReadImage("earlier", {});
+  ASSERT_TRUE(record);
+  (*image)->SetEarlier(std::make_shared<const ImageRecord>(*record));
+  for (const bool has_earlier : {true, false}) {
+    std::string memory = earlier.gpu;
+    // Shows whether a unit that has not changed is written: one with data, one with zeros.
+    std::string expected = now.gpu;
+    for (const size_t block : {8, 25}) {
+      memory[block * kBlock] = static_cast<char>(~memory[block * kBlock]);
+      if (has_earlier) expected[block * kBlock] = memory[block * kBlock];
+    }
+    placed_ = 0;
+    const Status read = Read(
+        **image, memory, [] { return true; }, has_earlier);
+    ASSERT_TRUE(read) << read.error().ToString();
+    EXPECT_TRUE(memory == expected) << has_earlier;
+    EXPECT_EQ(placed_, now.gpu.size());
+  }
+}
+
+// Another allocation at the same address has other units.
+TEST_F(StreamedImageTest, ARangeOfAnotherSizeIsReadWhole) {
+  const Contents now = WithRepetitions();
+  Contents earlier = now;
+  earlier.gpu.resize(earlier.gpu.size() - testing::kTestBlock);
+  MustPush("earlier", earlier);
+  MustPush("now", now);
+  const auto image = Open("now");
+  ASSERT_TRUE(image) << image.error().ToString();
+  auto record = repository_.ReadImage("earlier", {});
+  ASSERT_TRUE(record);
+  (*image)->SetEarlier(std::make_shared<const ImageRecord>(*record));
+  std::string memory(now.gpu.size(), 'x');
+  ASSERT_TRUE(Read(
+      **image, memory, [] { return true; }, true));
+  EXPECT_TRUE(memory == now.gpu);
 }
 
 TEST_F(StreamedImageTest, TheRestIsInAHiddenFolderThatIsRemoved) {

@@ -1,4 +1,4 @@
-// Where a restore reads GPU memory that is not in the image itself.
+// Where a restore reads the GPU memory of an image.
 #pragma once
 
 #include <functional>
@@ -9,14 +9,22 @@
 
 namespace stasis::store {
 
+// The place of a range.
+struct RangeOutput {
+  char* data;
+  // It has the bytes of this range in the earlier image that the source knows, if it knows one.
+  bool has_earlier = false;
+};
+
 class RangeSource {
  public:
   virtual ~RangeSource() = default;
   // Fills outputs[i], which is as large as the manifest's range ranges[i], zeros included. Checks
-  // every byte before it returns. Calls `placed` from several threads for each part that was
-  // checked and is in its place, and begins with the first outputs. Calls `go_on` regularly from
-  // the caller's thread. Returns kCancelled when it returns false, and the first error of `placed`.
-  virtual Status Read(std::span<const size_t> ranges, std::span<char* const> outputs,
+  // every byte that it writes before it returns. Calls `placed` from several threads for each part
+  // that was checked and is in its place, and begins with the first outputs. Calls `go_on`
+  // regularly from the caller's thread. Returns kCancelled when it returns false, and the first
+  // error of `placed`.
+  virtual Status Read(std::span<const size_t> ranges, std::span<const RangeOutput> outputs,
                       const UnitJobs::Placed& placed, const std::function<bool()>& go_on) const = 0;
 };
 

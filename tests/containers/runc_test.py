@@ -185,12 +185,11 @@ class Steps:
         hold, reached = self.folder / step, self.folder / f"{step}.reached"
         hold.touch()
         command = begin()
-        if step in self.PHASES:
-            self.world.await_phase(step)
-        else:
-            has_ended = getattr(command, "process", command).poll
-            wait_until(lambda: reached.exists() or has_ended() is not None, 60, f"CRIU does not come to {step}")
-            demand(reached.exists(), lambda: f"the command ended before {step}:\n{self._errors()}")
+        has_ended = getattr(command, "process", command).poll
+        is_there = (lambda: self.world.has_begun(step)) if step in self.PHASES else reached.exists
+        wait_until(lambda: is_there() or has_ended() is not None, 60, f"the command does not come to {step}")
+        demand(is_there(), lambda: f"the command ended before {step}:\n{self._errors()}")
+        if step not in self.PHASES:
             reached.unlink()
         names = {"criu": "criu", "init": "vector", "worker": "stasis-worker", "daemon": "stasisd"}
         victims = [command.pid] if victim == "runc" else self.world.named(names[victim])

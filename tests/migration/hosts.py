@@ -63,7 +63,7 @@ class Sshd(threading.Thread):
 
 
 class Host:
-    def __init__(self, world, name, memory="1G"):
+    def __init__(self, world, name, memory="4G"):
         self.world, self.name = world, name
         self.folder = world.folder / name
         self.state, self.gpu = self.folder / "state", self.folder / "gpu"

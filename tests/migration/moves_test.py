@@ -11,7 +11,7 @@ from world import demand
 
 
 def there_and_back(world, a, b):
-    start(a)
+    start(a, memory="2G" if world.every else "64M")
     pauses = []
     for turn in range(10 if world.every else 3):
         here, there = (a, b) if turn % 2 == 0 else (b, a)
@@ -22,6 +22,7 @@ def there_and_back(world, a, b):
         rounds = result["migration"]["rounds"]
         demand(len(rounds) >= 2, f"the program was not copied while it ran: {rounds}")
         demand(rounds[-1]["known_bytes"] > rounds[0]["sent_bytes"] // 2, f"the last round sent everything again: {rounds}")
+        demand(rounds[0]["load_s"] > 0 and rounds[-1]["load_s"] == 0, f"GPU memory was not loaded ahead: {rounds}")
         pauses.append(result["pause_s"])
         demand(0 < result["pause_s"] < result["total_s"] + 1, f"the pause is {result['pause_s']}")
         expect_only(there, here)

@@ -1,0 +1,52 @@
+// GPU memory of a program that will be restored on this host (stasis migrate). Arenas take the
+// memory of each image that arrives while the program still runs on the other host, so that the
+// restore of the last image reads only what has changed since.
+//
+// The arenas belong to this process, and are freed when it ends or is killed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/paths.h"
+#include "base/result.h"
+#include "gpu_state/gpu_shards.h"
+#include "store/manifest.h"
+#include "store/range_source.h"
+
+namespace stasis::operations {
+
+class DataAhead {
+ public:
+  // `most_arena_bytes` as in dataplane::ArenaOptions.
+  DataAhead(Paths paths, uint64_t most_arena_bytes)
+      : paths_(std::move(paths)), most_arena_bytes_(most_arena_bytes) {}
+  ~DataAhead() { Free(); }
+  DataAhead(const DataAhead&) = delete;
+  DataAhead& operator=(const DataAhead&) = delete;
+
+  // Brings the arenas to the memory of an image, which `source` reads; the image of the last Load
+  // must be the earlier one of `source`. `progress` gets the bytes so far and returns false to
+  // cancel. After an error there are no arenas.
+  Status Load(const store::Manifest& manifest, const store::RangeSource& source,
+              const std::function<bool(uint64_t)>& progress);
+  // Moves the arenas to the shards with their processes and GPUs, as GpuShard::arena and ahead.
+  // Frees those that no shard needs.
+  void MoveTo(std::vector<gpu_state::GpuShard>& shards);
+  uint64_t bytes() const { return gpu_state::ShardBytes(shards_); }
+
+ private:
+  void Free();
+  Status AllocateAndRead(const store::RangeSource& source,
+                         const std::function<bool(uint64_t)>& progress);
+
+  const Paths paths_;
+  const uint64_t most_arena_bytes_;
+  std::optional<dataplane::ArenaStore> store_;
+  std::vector<gpu_state::GpuShard> shards_;  // all with an arena
+};
+
+}  // namespace stasis::operations

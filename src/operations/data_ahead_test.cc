@@ -1,0 +1,153 @@
+#include "operations/data_ahead.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "base/file.h"
+#include "checkpoint/image_data.h"
+#include "gpu_state/shared_resume.h"
+
+namespace stasis::operations {
+namespace {
+
+using gpu_state::GpuShard;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr uint64_t kMib = 1 << 20;
+constexpr char kGpu[] = "GPU-01234567-89ab-cdef-0123-456789abcdef";
+
+// Fills each range with one byte, except those that have the earlier bytes.
+class FakeSource final : public store::RangeSource {
+ public:
+  Status Read(std::span<const size_t> ranges, std::span<const store::RangeOutput> outputs,
+              const store::UnitJobs::Placed& placed, const std::function<bool()>&) const override {
+    had_earlier.clear();
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      had_earlier.push_back(outputs[i].has_earlier);
+      const uint64_t bytes = manifest.ranges[ranges[i]].size_bytes;
+      if (!outputs[i].has_earlier) std::memset(outputs[i].data, fill, bytes);
+      STASIS_TRY(placed({static_cast<uint32_t>(i), 0}, bytes));
+    }
+    return fails ? Fail(Code::kDataLoss, "damaged") : Status();
+  }
+
+  store::Manifest manifest;
+  char fill = 'a';
+  bool fails = false;
+  mutable std::vector<bool> had_earlier;
+};
+
+class DataAheadTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char folder[] = "/dev/shm/stasis-data-ahead-test.XXXXXX";
+    folder_ = ::mkdtemp(folder);
+    paths_ = {folder_ + "/run", folder_ + "/data", "", folder_ + "/arena"};
+    ASSERT_TRUE(MakeDirs(paths_.run));
+    ASSERT_TRUE(MakeDirs(paths_.arena));
+    ahead_.emplace(paths_, 0);
+    source_.manifest.gpus = {{kGpu, "Fake GPU", 8ull << 30, 0}};
+    AddRange(0x10000000, 3 * kMib);
+    AddRange(0x20000000, kMib);
+  }
+  void TearDown() override {
+    ahead_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+  void AddRange(uint64_t address, uint64_t bytes) {
+    store::DeviceRange range;
+    range.address = address;
+    range.size_bytes = bytes;
+    range.pid = 4711;
+    source_.manifest.ranges.push_back(range);
+  }
+  Status Load(char fill) {
+    source_.fill = fill;
+    return ahead_->Load(source_.manifest, source_, [](uint64_t) { return true; });
+  }
+  std::vector<GpuShard> Shards() const {
+    return *checkpoint::ShardsIn(source_.manifest, gpu_state::SharedResume::ExpectedProcess,
+                                 source_.manifest.job.uid);
+  }
+  static char ByteAt(const GpuShard& shard, size_t range) {
+    char byte = 0;
+    EXPECT_TRUE(PreadAll(shard.arena->fd(), &byte, 1, shard.ranges[range].arena_offset));
+    return byte;
+  }
+  std::vector<std::string> ArenaStates() {
+    std::vector<std::string> states;
+    auto store = dataplane::ArenaStore::Open(paths_);
+    const auto arenas = store->List();
+    for (const auto& arena : *arenas) states.emplace_back(dataplane::StateName(arena));
+    return states;
+  }
+
+  std::string folder_;
+  Paths paths_;
+  std::optional<DataAhead> ahead_;
+  FakeSource source_;
+};
+
+TEST_F(DataAheadTest, ARestoreGetsTheArenaWithItsBytes) {
+  ASSERT_TRUE(Load('a'));
+  EXPECT_THAT(source_.had_earlier, ElementsAre(false, false));
+  EXPECT_EQ(ahead_->bytes(), 4 * kMib);
+  auto shards = Shards();
+  ahead_->MoveTo(shards);
+  ASSERT_TRUE(shards[0].arena);
+  EXPECT_EQ(shards[0].ahead, shards[0].ranges);
+  EXPECT_EQ(ByteAt(shards[0], 1), 'a');
+  EXPECT_EQ(ahead_->bytes(), 0u);
+}
+
+TEST_F(DataAheadTest, OnlyRangesInTheSamePlaceHaveEarlierBytes) {
+  ASSERT_TRUE(Load('a'));
+  AddRange(0x30000000, 2 * kMib);
+  ASSERT_TRUE(Load('b'));
+  EXPECT_THAT(source_.had_earlier, ElementsAre(true, true, false));
+  source_.manifest.ranges[1].address += kMib;
+  ASSERT_TRUE(Load('c'));
+  EXPECT_THAT(source_.had_earlier, ElementsAre(true, false, true));
+  auto shards = Shards();
+  ahead_->MoveTo(shards);
+  ASSERT_TRUE(shards[0].arena);
+  EXPECT_EQ(ByteAt(shards[0], 0), 'a');
+  EXPECT_EQ(ByteAt(shards[0], 1), 'c');
+  EXPECT_EQ(ByteAt(shards[0], 2), 'b');
+}
+
+// Its arena is half filled.
+TEST_F(DataAheadTest, AFailedLoadLeavesNothing) {
+  ASSERT_TRUE(Load('a'));
+  source_.fails = true;
+  EXPECT_FALSE(Load('b'));
+  EXPECT_EQ(ahead_->bytes(), 0u);
+  source_.fails = false;
+  ASSERT_TRUE(Load('c'));
+  EXPECT_THAT(source_.had_earlier, ElementsAre(false, false));
+}
+
+TEST_F(DataAheadTest, ArenasThatNobodyNeedsAreFreed) {
+  ASSERT_TRUE(Load('a'));
+  source_.manifest.gpus[0].uuid.back() = '0';
+  ASSERT_TRUE(Load('b'));
+  EXPECT_THAT(source_.had_earlier, ElementsAre(false, false));
+  EXPECT_THAT(ArenaStates(), ::testing::Contains("in use").Times(1));
+  source_.manifest.ranges.clear();
+  ASSERT_TRUE(Load('c'));
+  EXPECT_EQ(ahead_->bytes(), 0u);
+  EXPECT_THAT(ArenaStates(), ::testing::Each("free"));
+}
+
+TEST_F(DataAheadTest, AProgramWithoutDataNeedsNoArena) {
+  source_.manifest.ranges.clear();
+  ASSERT_TRUE(Load('a'));
+  EXPECT_THAT(*ListDir(paths_.arena), IsEmpty());
+}
+
+}  // namespace
+}  // namespace stasis::operations
