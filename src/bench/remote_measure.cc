@@ -209,7 +209,7 @@ Status RemoteBench::Restore() {
   STASIS_ASSIGN(const auto image, repository::StreamedImage::Open(
                                       repository(), name_, options_.store_path, std::move(pull)));
   const size_t ranges[] = {0};
-  char* const outputs[] = {memory_.span().data()};
+  const store::RangeOutput outputs[] = {{memory_.span().data()}};
   const auto placed = [](const store::UnitJobs::Place&, uint64_t) -> Status { return {}; };
   return image->ranges()->Read(ranges, outputs, placed, [this] { return !IsStopped(); });
 }

@@ -123,7 +123,7 @@ class NightlyRadosgwKillTest : public ::testing::Test {
     STASIS_ASSIGN(const auto image, StreamedImage::Open(*repository_, name, store.path(), options));
     std::string memory(contents_[name].gpu.size(), 'x');
     const size_t ranges[] = {0};
-    char* const outputs[] = {memory.data()};
+    const store::RangeOutput outputs[] = {{memory.data()}};
     const auto placed = [](const store::UnitJobs::Place&, uint64_t) -> Status { return {}; };
     const auto go_on = [&] { return !deadline.passed(); };
     STASIS_TRY(image->ranges()->Read(ranges, outputs, placed, go_on));
