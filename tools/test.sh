@@ -25,6 +25,7 @@ fi
 tools/build.sh "$build"
 if [ "$preset" = nightly ] && [ -z "${STASIS_NO_SETUP:-}" ]; then
   tools/crun.sh || note "the test containers.crun will be skipped"
+  tools/swift.sh || note "the test repository.swift will be skipped"
 fi
 
 launch=

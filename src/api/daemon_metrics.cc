@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <optional>
+#include <string_view>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -26,6 +28,11 @@ enum Metric : size_t {
   kPhaseSeconds,
   kPauseSeconds,
   kBytes,
+  kTransferSeconds,
+  kTransferBytes,
+  kTransferKnown,
+  kTransferRequests,
+  kTransferRetries,
   kCalls,
   kRefused,
   kLostWorkers,
@@ -60,6 +67,16 @@ constexpr MetricFamily kFamilies[kMetrics] = {
      "Time for which a dump stopped a program that continued after it", kSeconds},
     {"stasis_bytes_total", MetricType::kCounter, "verb,path",
      "Memory that successful operations moved"},
+    {"stasis_repository_seconds", MetricType::kHistogram, "operation",
+     "Duration of successful operations on repositories", kSeconds},
+    {"stasis_repository_bytes_total", MetricType::kCounter, "operation,direction",
+     "Bytes of objects that successful operations sent and received, with retries"},
+    {"stasis_repository_deduplicated_bytes_total", MetricType::kCounter, "operation",
+     "Memory and files that the other side had already"},
+    {"stasis_repository_requests_total", MetricType::kCounter, "operation",
+     "Requests of successful operations, with retries"},
+    {"stasis_repository_retries_total", MetricType::kCounter, "operation",
+     "Requests that were repeated"},
     {"stasis_calls_total", MetricType::kCounter, "method,code", "Calls that a worker has executed"},
     {"stasis_calls_refused_total", MetricType::kCounter, "method,code",
      "Calls that were rejected before a worker started"},
@@ -107,6 +124,34 @@ std::map<uid_t, int> CountMovers() {
 
 double ToDouble(uint64_t number) { return static_cast<double>(number); }
 
+// What an operation has exchanged with a repository.
+struct Transfer {
+  const char* operation;
+  uint64_t sent_bytes = 0, received_bytes = 0, known_bytes = 0, requests = 0, retries = 0;
+};
+
+// Returns nullopt if the operation used no repository, or failed.
+std::optional<Transfer> TransferOf(const std::string& verb, const std::string& reply) {
+  if (verb == "collectgarbage") {
+    v1::CollectGarbageResponse gc;
+    // A gc of a local store sends no requests.
+    if (!gc.ParseFromString(reply) || gc.requests() == 0) return std::nullopt;
+    return Transfer{"gc", gc.sent_bytes(), gc.received_bytes(), 0, gc.requests(), gc.retries()};
+  }
+  static constexpr struct {
+    std::string_view verb;
+    const char* operation;
+  } kOperations[] = {{"pushimage", "push"}, {"pullimage", "pull"}, {"restore", "restore"}};
+  for (const auto& row : kOperations) {
+    v1::OperationEvent last;
+    if (verb != row.verb || !last.ParseFromString(reply) || !last.result().has_transfer()) continue;
+    const v1::Transfer& t = last.result().transfer();
+    return Transfer{row.operation,   t.sent_bytes(), t.received_bytes(),
+                    t.known_bytes(), t.requests(),   t.retries()};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 DaemonMetrics::DaemonMetrics(int64_t started_ms) : registry_(kFamilies), started_ms_(started_ms) {
@@ -131,6 +176,7 @@ void DaemonMetrics::ObservePhase(const std::string& verb, const v1::PhaseReport&
 
 void DaemonMetrics::ObserveOperation(const std::string& verb, double seconds,
                                      const Result<std::string>& reply) {
+  ObserveTransfer(verb, seconds, reply);
   const std::string domain = reply ? "" : std::string(DomainName(reply.error().domain));
   registry_.Add(kOperations, {verb, OutcomeOf(reply), CodeOf(reply), domain}, 1);
   registry_.Observe(kOperationSeconds, {verb, OutcomeOf(reply)}, seconds);
@@ -145,6 +191,20 @@ void DaemonMetrics::ObserveOperation(const std::string& verb, double seconds,
   if (verb == "dump") registry_.Add(kBytes, {verb, "written"}, ToDouble(result.added_bytes()));
   if (verb == "restore") registry_.Add(kBytes, {verb, "read"}, ToDouble(result.image_bytes()));
   if (result.pause_s() > 0) registry_.Observe(kPauseSeconds, {verb}, result.pause_s());
+}
+
+void DaemonMetrics::ObserveTransfer(const std::string& verb, double seconds,
+                                    const Result<std::string>& reply) {
+  if (!reply) return;
+  const std::optional<Transfer> transfer = TransferOf(verb, *reply);
+  if (!transfer) return;
+  const std::string operation = transfer->operation;
+  registry_.Observe(kTransferSeconds, {operation}, seconds);
+  registry_.Add(kTransferBytes, {operation, "sent"}, ToDouble(transfer->sent_bytes));
+  registry_.Add(kTransferBytes, {operation, "received"}, ToDouble(transfer->received_bytes));
+  registry_.Add(kTransferKnown, {operation}, ToDouble(transfer->known_bytes));
+  registry_.Add(kTransferRequests, {operation}, ToDouble(transfer->requests));
+  registry_.Add(kTransferRetries, {operation}, ToDouble(transfer->retries));
 }
 
 void DaemonMetrics::SetUsages(const std::vector<UserUsage>& usages) {

@@ -38,6 +38,9 @@ class DaemonMetrics {
   std::string Text(const OperationTable& operations);
 
  private:
+  // Counts what the operation has exchanged with a repository.
+  void ObserveTransfer(const std::string& verb, double seconds, const Result<std::string>& reply);
+
   MetricsRegistry registry_;
   const int64_t started_ms_;
 };

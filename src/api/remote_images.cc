@@ -165,6 +165,9 @@ Result<v1::CollectGarbageResponse> CollectGarbageOfRepository(
   response.set_freed_bytes(report.deleted_bytes);
   response.set_pushes(report.pending);
   response.set_requests(report.requests);
+  response.set_retries(report.retries);
+  response.set_sent_bytes(report.sent_bytes);
+  response.set_received_bytes(report.received_bytes);
   for (const std::string& key : report.unknown) {
     auto& message = *response.add_left_alone();
     message.set_path(Utf8(key));

@@ -5,12 +5,10 @@
 #include <google/protobuf/text_format.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <exception>
 #include <filesystem>
-#include <thread>
 
 #include "abi/driver_kinds.h"
 #include "api/result_json.h"
@@ -20,7 +18,9 @@
 #include "base/install_layout.h"
 #include "base/rights.h"
 #include "base/subprocess.h"
+#include "bench/remote_command.h"
 #include "bench/report.h"
+#include "bench/report_text.h"
 #include "cli/interrupts.h"
 #include "cli/table.h"
 #include "cli/verb.h"
@@ -50,44 +50,35 @@ Result<device::Gpu> ChooseGpu(const Globals& globals, const std::string& meant) 
   return device::FindGpu(meant, gpus);
 }
 
-std::string Rate(double bytes_per_s) { return fmt::format("{:.1f} GB/s", bytes_per_s / 1e9); }
-
-std::string RateOver(uint64_t bytes, double seconds) {
-  return bytes > 0 && seconds > 0 ? Rate(static_cast<double>(bytes) / seconds) : "";
-}
-
-std::vector<std::string> Row(const std::string& name, const Stats& stats, uint64_t bytes) {
-  return {name, FormatSeconds(stats.median), FormatSeconds(stats.min), FormatSeconds(stats.max),
-          RateOver(bytes, stats.median)};
-}
-
 std::string TimesText(const Measurements& found, const Report& report) {
   const uint64_t bytes = found.size_bytes;
-  std::vector<std::vector<std::string>> rows = {{"", "MEDIAN", "LEAST", "MOST", "RATE"}};
+  std::vector<std::vector<std::string>> rows = {kTimesHeading};
   for (const SharedStats& shared : report.shared) {
     const std::string of =
         fmt::format(", {} x {}", shared.allocations, FormatBytes(shared.allocation_bytes));
-    rows.push_back(Row("suspend, first" + of, shared.cold_suspend.seconds, bytes));
-    rows.push_back(Row("suspend, warm" + of, shared.suspend.seconds, bytes));
-    rows.push_back(Row("resume, first" + of, shared.cold_resume.seconds, bytes));
-    rows.push_back(Row("resume, warm" + of, shared.resume.seconds, bytes));
+    rows.push_back(TimesRow("suspend, first" + of, shared.cold_suspend.seconds, bytes));
+    rows.push_back(TimesRow("suspend, warm" + of, shared.suspend.seconds, bytes));
+    rows.push_back(TimesRow("resume, first" + of, shared.cold_resume.seconds, bytes));
+    rows.push_back(TimesRow("resume, warm" + of, shared.resume.seconds, bytes));
     if (shared.stacks_kept_suspend.phases.empty()) continue;
-    rows.push_back(Row("  driver calls of the suspend", shared.suspend.driver_calls, 0));
-    rows.push_back(Row("  … with stack limits kept", shared.stacks_kept_suspend.driver_calls, 0));
-    rows.push_back(Row("  driver calls of the resume", shared.resume.driver_calls, 0));
-    rows.push_back(Row("  … with stack limits kept", shared.stacks_kept_resume.driver_calls, 0));
+    rows.push_back(TimesRow("  driver calls of the suspend", shared.suspend.driver_calls, 0));
+    rows.push_back(
+        TimesRow("  … with stack limits kept", shared.stacks_kept_suspend.driver_calls, 0));
+    rows.push_back(TimesRow("  driver calls of the resume", shared.resume.driver_calls, 0));
+    rows.push_back(
+        TimesRow("  … with stack limits kept", shared.stacks_kept_resume.driver_calls, 0));
   }
   for (const DriverStats& driver : report.driver_alone) {
     const std::string with = ", huge pages " + driver.huge_pages;
-    rows.push_back(Row("driver alone, suspend" + with, driver.suspend.driver_calls, bytes));
-    rows.push_back(Row("driver alone, resume" + with, driver.resume.driver_calls, bytes));
+    rows.push_back(TimesRow("driver alone, suspend" + with, driver.suspend.driver_calls, bytes));
+    rows.push_back(TimesRow("driver alone, resume" + with, driver.resume.driver_calls, bytes));
   }
-  rows.push_back(Row("driver, bare context, suspend", report.control_suspend.driver_calls, 0));
-  rows.push_back(Row("driver, bare context, resume", report.control_resume.driver_calls, 0));
-  rows.push_back({"wire, to host memory", "", "", "", Rate(found.wire.to_arena_bytes_per_s)});
-  rows.push_back({"wire, to the GPU", "", "", "", Rate(found.wire.to_gpu_bytes_per_s)});
+  rows.push_back(TimesRow("driver, bare context, suspend", report.control_suspend.driver_calls, 0));
+  rows.push_back(TimesRow("driver, bare context, resume", report.control_resume.driver_calls, 0));
+  rows.push_back({"wire, to host memory", "", "", "", RateText(found.wire.to_arena_bytes_per_s)});
+  rows.push_back({"wire, to the GPU", "", "", "", RateText(found.wire.to_gpu_bytes_per_s)});
   rows.push_back({"hashing of blocks, on the GPU", "", "", "",
-                  found.hashing.bytes > 0 ? Rate(found.hashing.bytes_per_s) : "not possible"});
+                  found.hashing.bytes > 0 ? RateText(found.hashing.bytes_per_s) : "not possible"});
   return FormatTable(rows);
 }
 
@@ -100,19 +91,7 @@ std::string PhasesText(const OperationStats& stats) {
          FormatSeconds(phase.seconds.max),
          RateOver(phase.bytes, phase.seconds.median) + (phase.parallel ? " (in parallel)" : "")});
   }
-  for (const auto& part : stats.parts) rows.push_back(Row("  " + part.what, part.seconds, 0));
-  return FormatTable(rows);
-}
-
-std::string RatiosText(const Report& report, bool meaningful) {
-  std::vector<std::vector<std::string>> rows;
-  for (const Ratio& ratio : report.ratios) {
-    rows.push_back({"  " + ratio.what, fmt::format("{:.2f}", ratio.value),
-                    fmt::format("{} {:.2f}", ratio.at_most ? "at most" : "at least", ratio.bar),
-                    !meaningful   ? ""
-                    : ratio.met() ? "met"
-                                  : "not met"});
-  }
+  for (const auto& part : stats.parts) rows.push_back(TimesRow("  " + part.what, part.seconds, 0));
   return FormatTable(rows);
 }
 
@@ -135,7 +114,7 @@ std::string ReportText(const Measurements& found, const Report& report) {
   text += TimesText(found, report);
   text += "\nphases of a warm suspend\n" + PhasesText(report.shared.front().suspend);
   text += "\nphases of a warm resume\n" + PhasesText(report.shared.front().resume);
-  text += "\nratios\n" + RatiosText(report, meaningful);
+  text += "\nratios\n" + RatiosText(report.ratios, meaningful);
   text += fmt::format("\nGPU memory in use while suspended: {}\n",
                       FormatBytes(static_cast<uint64_t>(report.shared.front().held_bytes.median)));
   if (found.arena_reserved_bytes > 0) {
@@ -154,24 +133,20 @@ std::string ReportText(const Measurements& found, const Report& report) {
   return text;
 }
 
-json ToJson(const Stats& stats) {
-  return {{"median", stats.median}, {"min", stats.min}, {"max", stats.max}};
-}
-
 json ToJson(const OperationStats& stats) {
   json phases = json::array();
   for (const PhaseStats& phase : stats.phases) {
     phases.push_back({{"name", phase.name},
                       {"start_s", phase.start_s},
-                      {"seconds", ToJson(phase.seconds)},
+                      {"seconds", StatsJson(phase.seconds)},
                       {"bytes", phase.bytes},
                       {"depth", phase.depth},
                       {"parallel", phase.parallel}});
   }
   json parts = json::object();
-  for (const auto& part : stats.parts) parts[part.name] = ToJson(part.seconds);
-  return {{"seconds", ToJson(stats.seconds)},
-          {"driver_calls_s", ToJson(stats.driver_calls)},
+  for (const auto& part : stats.parts) parts[part.name] = StatsJson(part.seconds);
+  return {{"seconds", StatsJson(stats.seconds)},
+          {"driver_calls_s", StatsJson(stats.driver_calls)},
           {"phases", phases},
           {"parts", parts}};
 }
@@ -197,14 +172,6 @@ json HashingJson(const Measurements& found) {
           {"prepare_s", found.hashing.prepare_s}};
 }
 
-json MachineJson(const Measurements& found) {
-  utsname kernel{};
-  ::uname(&kernel);
-  return {{"kernel", kernel.release},
-          {"processors", std::thread::hardware_concurrency()},
-          {"huge_pages", found.huge_pages}};
-}
-
 json ReportJson(const Measurements& found, const Report& report) {
   json shared = json::array();
   for (size_t i = 0; i < report.shared.size(); ++i) {
@@ -217,7 +184,7 @@ json ReportJson(const Measurements& found, const Report& report) {
          {"stacks_kept",
           {{"suspend", ToJson(stats.stacks_kept_suspend)},
            {"resume", ToJson(stats.stacks_kept_resume)}}},
-         {"held_bytes", ToJson(stats.held_bytes)},
+         {"held_bytes", StatsJson(stats.held_bytes)},
          {"cold_round", ToJson(found.shared[i].cold)},
          {"rounds", ToJson(found.shared[i].warm)},
          {"stacks_kept_rounds", ToJson(found.shared[i].stacks_kept)}});
@@ -230,15 +197,8 @@ json ReportJson(const Measurements& found, const Report& report) {
                       {"resume", ToJson(stats.resume)},
                       {"rounds", ToJson(found.driver_alone[i].rounds)}});
   }
-  json ratios = json::array();
-  for (const Ratio& ratio : report.ratios) {
-    ratios.push_back({{"name", ratio.name},
-                      {"what", ratio.what},
-                      {"value", ratio.value},
-                      {"bar", ratio.bar},
-                      {"at_most", ratio.at_most},
-                      {"met", ratio.met()}});
-  }
+  json machine = MachineJson();
+  machine["huge_pages"] = found.huge_pages;
   return {{"stasis", STASIS_VERSION},
           {"driver", {{"kind", found.driver.kind}, {"version", found.driver.version}}},
           {"times_mean_something", abi::IsHardware(found.driver.kind)},
@@ -248,7 +208,7 @@ json ReportJson(const Measurements& found, const Report& report) {
             {"name", found.gpu.name},
             {"total_bytes", found.gpu.total_bytes},
             {"free_bytes", found.gpu.free_bytes}}},
-          {"machine", MachineJson(found)},
+          {"machine", machine},
           {"size_bytes", found.size_bytes},
           {"arena_reserved_bytes", found.arena_reserved_bytes},
           {"shared", shared},
@@ -263,7 +223,7 @@ json ReportJson(const Measurements& found, const Report& report) {
             {"to_gpu_bytes_per_s", found.wire.to_gpu_bytes_per_s}}},
           {"hashing", HashingJson(found)},
           {"limit", {{"suspend_s", report.suspend_limit_s}, {"resume_s", report.resume_limit_s}}},
-          {"ratios", ratios},
+          {"ratios", RatiosJson(report.ratios)},
           {"total_s", found.total_s}};
 }
 
@@ -339,6 +299,7 @@ Status Run(Globals& globals, const std::string& text) {
   globals.json = request.json();
   globals.quiet = request.quiet();
   STASIS_ASSIGN(globals.config, config::Load());
+  if (request.has_remote()) return RunRemoteBench(globals, request);
   cli::CatchInterrupts();
   STASIS_ASSIGN(const Measurements found,
                 Annotate(RunMeasurements(globals, request), "cannot measure"));

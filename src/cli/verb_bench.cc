@@ -10,6 +10,7 @@
 #include "base/install_layout.h"
 #include "base/size.h"
 #include "cli/operation.h"
+#include "cli/transfer.h"
 
 namespace stasis::cli {
 namespace {
@@ -18,23 +19,29 @@ namespace {
 constexpr uint64_t kLeastAllocation = 1ull << 20;
 constexpr uint64_t kMostAllocations = 1ull << 20;
 constexpr uint64_t kDefaultAllocation = 1ull << 30;
+constexpr uint64_t kLeastRemoteBytes = 1ull << 20;
+
+constexpr char kDefaultSize[] = "32GiB";
+constexpr int kDefaultRounds = 7;
+// With --remote.
+constexpr char kDefaultRemoteSize[] = "8GiB";
+constexpr int kDefaultRemoteRounds = 5;
 
 struct BenchOptions {
-  std::string size = "32GiB";
+  std::string size;
   std::vector<std::string> allocations;
-  int rounds = 7;
+  int rounds = 0;
   int driver_rounds = 2;
   std::string gpu = "0";
   std::string svg;
   bool thp = false;
   bool ignore_memory = false;
+  RepositoryFlags remote;
+  std::string folder;  // of the local image
 };
 
-// Checks the options; stasis-bench looks up the GPU.
-Result<v1::BenchRequest> RequestOf(const Globals& globals, const BenchOptions& options) {
-  v1::BenchRequest request;
-  STASIS_ASSIGN(const uint64_t size, ParseSize(options.size));
-  request.set_size_bytes(size);
+Status SetAllocations(const BenchOptions& options, v1::BenchRequest& request) {
+  const uint64_t size = request.size_bytes();
   for (const std::string& text : options.allocations) {
     STASIS_ASSIGN(uint64_t bytes, ParseSize(text));
     if (bytes < kLeastAllocation || bytes % sizeof(uint64_t) != 0) {
@@ -42,16 +49,46 @@ Result<v1::BenchRequest> RequestOf(const Globals& globals, const BenchOptions& o
                        "the minimum is 1MiB");
     }
     if (bytes > size) {
-      return FailUsage("--allocation " + text + " is more than --size " + options.size);
+      return FailUsage(fmt::format("--allocation {} is more than --size {}", text,
+                                   options.size.empty() ? kDefaultSize : options.size));
     }
     if (size / bytes > kMostAllocations) {
       return FailUsage(fmt::format("{} in allocations of {} exceeds the limit of {} allocations",
-                                   options.size, text, kMostAllocations));
+                                   options.size.empty() ? kDefaultSize : options.size, text,
+                                   kMostAllocations));
     }
     request.add_allocation_bytes(bytes);
   }
   if (options.allocations.empty()) request.add_allocation_bytes(std::min(kDefaultAllocation, size));
-  request.set_rounds(options.rounds);
+  return {};
+}
+
+Status SetRemote(const BenchOptions& options, v1::BenchRequest& request) {
+  if (options.remote.name.empty()) {
+    if (!options.remote.plain && options.folder.empty()) return {};
+    return FailUsage("--plain and --dir are for a repository: name it with --remote");
+  }
+  STASIS_ASSIGN(*request.mutable_remote(), options.remote.ToMessage());
+  if (!options.folder.empty()) request.set_store(AbsolutePath(options.folder));
+  const uint64_t size = request.size_bytes();
+  if (size >= kLeastRemoteBytes && size % sizeof(uint64_t) == 0) return {};
+  return FailUsage("--size " + options.size + " is too small, or not a multiple of 8",
+                   "the minimum with --remote is 1MiB");
+}
+
+// Checks the options; stasis-bench looks up the GPU and the repository.
+Result<v1::BenchRequest> RequestOf(const Globals& globals, const BenchOptions& options) {
+  v1::BenchRequest request;
+  const bool is_remote = !options.remote.name.empty();
+  STASIS_ASSIGN(const uint64_t size, ParseSize(!options.size.empty() ? options.size
+                                               : is_remote           ? kDefaultRemoteSize
+                                                                     : kDefaultSize));
+  request.set_size_bytes(size);
+  STASIS_TRY(SetRemote(options, request));
+  if (!is_remote) STASIS_TRY(SetAllocations(options, request));
+  request.set_rounds(options.rounds > 0 ? options.rounds
+                     : is_remote        ? kDefaultRemoteRounds
+                                        : kDefaultRounds);
   request.set_driver_rounds(options.driver_rounds);
   request.set_gpu(options.gpu);
   if (!options.svg.empty()) request.set_svg(AbsolutePath(options.svg));
@@ -79,26 +116,42 @@ Outcome Run(const Globals& globals, const BenchOptions& options) {
 void RegisterBench(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<BenchOptions>();
   auto verb = app.add_subcommand(
-      "bench", "Measure suspend and resume on a GPU, and the driver alone for comparison");
-  verb->add_option("--size", options->size, "GPU memory of the measured program (default: 32GiB)");
-  verb->add_option(
-          "--allocation", options->allocations,
-          "Size of the program's allocations (default: 1GiB). With several sizes, separated by "
-          "commas, the shared path is measured with each")
-      ->delimiter(',');
-  verb->add_option("--rounds", options->rounds, "Number of warm rounds (default: 7)")
+      "bench", "Measure suspend and resume on a GPU, or push and restore with a repository");
+  verb->add_option("--size", options->size,
+                   "GPU memory of the measured program (default: 32GiB; with --remote: 8GiB)");
+  auto allocation = verb->add_option(
+      "--allocation", options->allocations,
+      "Size of the program's allocations (default: 1GiB). With several sizes, separated by "
+      "commas, the shared path is measured with each");
+  allocation->delimiter(',');
+  verb->add_option("--rounds", options->rounds,
+                   "Number of warm rounds (default: 7; with --remote: 5)")
       ->range(1, 1000);
-  verb->add_option("--driver-rounds", options->driver_rounds,
-                   "Number of rounds with the driver alone, which is slow (default: 2; 0: none)")
-      ->range(0, 1000);
-  verb->add_option("--gpu", options->gpu, "Index, UUID or name of the GPU (default: 0)");
-  verb->add_option("--svg", options->svg, "File to write a plot to");
-  verb->add_flag(
+  auto driver_rounds = verb->add_option(
+      "--driver-rounds", options->driver_rounds,
+      "Number of rounds with the driver alone, which is slow (default: 2; 0: none)");
+  driver_rounds->range(0, 1000);
+  auto gpu = verb->add_option("--gpu", options->gpu, "Index, UUID or name of the GPU (default: 0)");
+  auto svg = verb->add_option("--svg", options->svg, "File to write a plot to");
+  auto thp = verb->add_flag(
       "--thp", options->thp,
       "Measure the driver alone with transparent huge pages `madvise` and `always`; this changes "
       "the machine's setting during the measurement");
-  verb->add_flag("--ignore-memory", options->ignore_memory,
-                 "Continue even if host memory seems too small");
+  auto ignore_memory = verb->add_flag("--ignore-memory", options->ignore_memory,
+                                      "Continue even if host memory seems too small");
+  auto remote = verb->add_option(
+      "--remote", options->remote.name,
+      "Measure no GPU, but push and restore with this repository, beside plain PUTs and GETs: its "
+      "name (`stasis repo ls`), s3://BUCKET/PREFIX or a folder");
+  remote->option_text("REPO");
+  for (Option other : {allocation, driver_rounds, gpu, svg, thp, ignore_memory}) {
+    remote->excludes(other);
+  }
+  verb->add_flag("--plain", options->remote.plain,
+                 "With a location: the repository there is not encrypted");
+  verb->add_option("-d,--dir", options->folder,
+                   "With --remote: the folder for the local image (default: folders.images)")
+      ->option_text("DIR");
   verb->callback([=] { select([=](const Globals& globals) { return Run(globals, *options); }); });
 }
 

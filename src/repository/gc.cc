@@ -246,7 +246,7 @@ Status Collector::DeleteAll(Garbage& garbage) {
 
 Result<GcReport> Collector::Run() {
   const Stopwatch watch;
-  const uint64_t requests = repository_.store().counters().requests;
+  const objects::Counters before = repository_.store().counters();
   STASIS_TRY(repository_.store().CheckLists());
   STASIS_TRY(RemoveAbandoned());
   STASIS_ASSIGN(Garbage garbage, List());
@@ -263,7 +263,11 @@ Result<GcReport> Collector::Run() {
                 repository_.store().RemoveLeftovers(
                     std::chrono::ceil<std::chrono::seconds>(options_.abandoned), call_));
   report_.unknown.assign(unknown_.begin(), unknown_.end());
-  report_.requests = repository_.store().counters().requests - requests;
+  const objects::Counters after = repository_.store().counters();
+  report_.requests = after.requests - before.requests;
+  report_.retries = after.retries - before.retries;
+  report_.sent_bytes = after.bytes_sent - before.bytes_sent;
+  report_.received_bytes = after.bytes_received - before.bytes_received;
   report_.seconds = watch.Seconds();
   return std::move(report_);
 }

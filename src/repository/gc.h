@@ -49,7 +49,11 @@ struct GcReport {
   uint64_t removed_records = 0;      // of killed pushes and gcs
   uint64_t leftovers = 0;            // of interrupted uploads
   std::vector<std::string> unknown;  // objects that are not part of the format, at most 100; kept
+  // Of all calls to the same ObjectStore during the gc.
   uint64_t requests = 0;
+  uint64_t retries = 0;
+  uint64_t sent_bytes = 0;
+  uint64_t received_bytes = 0;
   double seconds = 0;
 };
 

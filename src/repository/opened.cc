@@ -15,6 +15,7 @@ objects::s3::S3Options S3OptionsOf(const Registration& registration, const Acces
   if (!registration.region.empty()) options.region = registration.region;
   if (!registration.addressing.empty()) options.path_style = registration.addressing == "path";
   options.http = access.http;
+  if (access.s3_engines != 0) options.engines = access.s3_engines;
   if (!registration.ca_file.empty()) options.http.ca_file = registration.ca_file;
   options.http.max_bytes_per_second = access.max_bytes_per_second != 0
                                           ? access.max_bytes_per_second

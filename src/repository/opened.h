@@ -29,6 +29,7 @@ struct Access {
   // Replaces the registration's limit if it is not 0.
   uint64_t max_bytes_per_second = 0;
   objects::CallOptions call;  // limits of opening
+  int s3_engines = 0;         // replaces S3Options::engines if it is not 0
 };
 
 class OpenedRepository {
@@ -50,6 +51,7 @@ class OpenedRepository {
   static Result<Created> Create(Registration& registration, const Access& access);
 
   const Repository& repository() const { return repository_; }
+  objects::ObjectStore& store() const { return *store_; }
   const Registration& registration() const { return registration_; }
 
  private:

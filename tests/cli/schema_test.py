@@ -14,11 +14,12 @@ from processes import wait_until  # noqa: E402
 from world import demand  # noqa: E402
 
 # Schemas that belong to no command: shared parts, errors, and a command of another tool.
-NO_VERB = {"operation", "checkpoint", "error", "plugin", "transfer", "migration"}
+NO_VERB = {"operation", "checkpoint", "error", "plugin", "transfer", "migration", "bench-remote"}
 # Commands that show a program's output or a text, and have no document.
 NO_DOCUMENT = {"attach", "help", "receive"}
-# bench.verb compares the schema of bench, which takes long, and migration.moves that of migrate.
-NOT_RUN = {"operation", "checkpoint", "transfer", "migration", "bench", "migrate"}
+# bench.verb and bench.remote compare the schemas of bench, which takes long, and migration.moves that
+# of migrate.
+NOT_RUN = {"operation", "checkpoint", "transfer", "migration", "bench", "bench-remote", "migrate"}
 
 
 def every_field_says_what_it_is(name, schema, at=""):

@@ -104,6 +104,73 @@ def operations(world, daemon):
     return job
 
 
+def repositories(world, daemon):
+    """Push, pull and gc through the service, and a restore of an image in a repository."""
+    import grpc
+    sys.path.insert(0, str(world.build / "python"))
+    from stasis.v1 import stasis_pb2 as pb
+    from stasis.v1 import stasis_pb2_grpc
+    world.stasis("key", "create")
+    (world.folder / "repository").mkdir()
+    world.stasis("repo", "add", "fleet", world.folder / "repository", "--trust")
+    before = Scrape(daemon.get())
+    demand(not before.families["stasis_repository_requests_total"].samples, "requests without an operation")
+    stub = stasis_pb2_grpc.StasisStub(grpc.insecure_channel(f"unix:{world.env['STASIS_SOCKET']}"))
+    fleet = pb.RepositoryChoice(name="fleet")
+
+    def last(events):
+        return list(events)[-1].result.transfer
+
+    def series(operation):
+        now = daemon.scrape()
+        demand(now.value("stasis_repository_seconds_count", operation=operation) >= 1, f"no duration of a {operation}")
+        names = {"requests": "requests", "retries": "retries", "known": "deduplicated_bytes"}
+        found = {key: now.value(f"stasis_repository_{name}_total", operation=operation) for key, name in names.items()}
+        for direction in ("sent", "received"):
+            found[direction] = now.value("stasis_repository_bytes_total", operation=operation, direction=direction)
+        return found
+
+    def compare(operation, *transfers):
+        expected = {"requests": sum(t.requests for t in transfers), "retries": 0,
+                    "known": sum(t.known_bytes for t in transfers), "sent": sum(t.sent_bytes for t in transfers),
+                    "received": sum(t.received_bytes for t in transfers)}
+        demand(series(operation) == expected, f"{operation}: {series(operation)}, not {expected}")
+
+    store = str(world.folder / "pulled")
+    first = last(stub.PushImage(pb.PushImageRequest(image="one", repository=fleet)))
+    again = last(stub.PushImage(pb.PushImageRequest(image="one", repository=fleet, name="two")))
+    demand(first.sent_bytes > 1 << 20 and again.known_bytes > 1 << 20, f"the pushes: {first} {again}")
+    compare("push", first, again)
+    compare("pull", last(stub.PullImage(pb.PullImageRequest(image="one", repository=fleet, store=store))))
+    gc = stub.CollectGarbage(pb.CollectGarbageRequest(repository=fleet))
+    demand(gc.requests > 0 and series("gc")["requests"] == gc.requests, f"gc: {series('gc')}, not {gc}")
+    stub.CollectGarbage(pb.CollectGarbageRequest())
+    demand(series("gc")["requests"] == gc.requests, "the gc of a local store was counted")
+    # Failures are in the metrics of all operations.
+    try:
+        last(stub.PushImage(pb.PushImageRequest(image="none", repository=fleet)))
+        demand(False, "an image that does not exist was pushed")
+    except grpc.RpcError as error:
+        demand(error.code() == grpc.StatusCode.NOT_FOUND, f"{error}")
+    now = daemon.scrape()
+    demand(now.value("stasis_operations_total", verb="pushimage", outcome="failed", code="NOT_FOUND", domain="image") == 1,
+           f"the failed push:\n{daemon.get()}")
+    compare("push", first, again)
+
+
+def restore_of_a_repository(world, daemon, job):
+    """The command's account and the metrics agree."""
+    world.stasis("suspend", "job")
+    world.stasis("dump", "job", "--name", "last", "--to", "fleet")
+    restored = world.stasis("restore", "fleet/last", "--job", "job", "--json").json()["transfer"]
+    now = daemon.scrape()
+    demand(now.value("stasis_repository_bytes_total", operation="restore", direction="received")
+           == restored["received_bytes"] > 1 << 20, f"{restored}\n{daemon.get()}")
+    demand(now.value("stasis_repository_requests_total", operation="restore") == restored["requests"], f"{restored}")
+    demand(now.value("stasis_repository_seconds_count", operation="restore") == 1, "the duration of the restore")
+    job.expect_running()
+
+
 def workers_at(method):
     def works(pid):
         try:
@@ -192,6 +259,8 @@ def run(world):
 
     daemon = Daemon(world)
     job = operations(world, daemon)
+    repositories(world, daemon)
+    restore_of_a_repository(world, daemon, job)
     strangers(daemon)
     rules(daemon.get())
     page(daemon.get())

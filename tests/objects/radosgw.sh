@@ -1,10 +1,20 @@
 #!/bin/sh
-# Runs a radosgw (Ceph's S3 server) whose objects are in memory: one monitor, one OSD, no cephx.
-# usage: radosgw.sh FOLDER
-# Prints its port when it answers, and ends with everything that it started at the end of its
-# standard input. Its user has the key AKIDTEST and the secret `secret`; its region is `default`.
+# Runs a radosgw (Ceph's S3 server): one monitor, one OSD, no cephx.
+# usage: radosgw.sh FOLDER [memory | disk]
+# Objects are in memory, or in files in FOLDER. Prints its port when it answers. A line on standard
+# input starts a radosgw that was killed (its process id is in FOLDER/run/radosgw) again, and prints
+# the port when it answers. Ends with everything that it started at the end of its standard input. Its user has
+# the key AKIDTEST and the secret `secret`; its region is `default`.
 set -eu
 folder=$1
+case ${2:-memory} in
+  memory) store='osd objectstore = memstore
+memstore device bytes = 1073741824' ;;
+  disk) store='osd objectstore = bluestore
+bluestore block create = true
+bluestore block size = 8589934592
+osd memory target = 1073741824' ;;
+esac
 for name in mon osd rgw run log; do mkdir -p "$folder/$name"; done
 
 # Two ports that are free now.
@@ -54,8 +64,7 @@ mon data avail warn = 1
 mon data avail crit = 1
 [osd.0]
 osd data = $folder/osd
-osd objectstore = memstore
-memstore device bytes = 1073741824
+$store
 osd mclock skip benchmark = true
 osd max pg per osd hard ratio = 100
 [client.rgw]
@@ -87,12 +96,17 @@ start ceph-mon -i a -f
 ceph-osd -i 0 --mkfs --osd-uuid "$(cat /proc/sys/kernel/random/uuid)" >>"$folder/log/mkfs.out" 2>&1
 ceph osd new "$(cat "$folder/osd/fsid")" 0 >/dev/null 2>"$folder/log/osd-new.out"
 start ceph-osd -i 0 -f
-start radosgw -n client.rgw -f
+start_radosgw() {
+  start radosgw -n client.rgw -f
+  echo $! >"$folder/run/radosgw"
+}
+start_radosgw
 radosgw-admin -n client.rgw user create --uid=test --display-name=test --access-key=AKIDTEST --secret=secret \
   >"$folder/log/user.out" 2>&1
 
 # There is no event for a port that another program opens.
-/usr/bin/python3 - "$rgw_port" <<'END' || { echo "radosgw did not start; see $folder/log" >&2; exit 1; }
+await_port() {
+  /usr/bin/python3 - "$rgw_port" <<'END' || { echo "radosgw did not start; see $folder/log" >&2; exit 1; }
 import socket
 import sys
 import time
@@ -102,5 +116,10 @@ while socket.socket().connect_ex(('127.0.0.1', int(sys.argv[1]))) != 0:
         sys.exit(1)
     time.sleep(0.02)
 END
-echo "$rgw_port"
-cat >/dev/null
+  echo "$rgw_port"
+}
+await_port
+while read -r _; do
+  start_radosgw
+  await_port
+done

@@ -5,10 +5,6 @@ STASIS_TEST_S3 names the server: `fake` (with faults) or `radosgw`. A host is a 
 of the master key.
 """
 
-import datetime
-import hashlib
-import hmac
-import json
 import os
 import pathlib
 import shutil
@@ -16,91 +12,13 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "stage"))
+sys.path += [str(HERE.parent / "stage"), str(HERE.parent / "objects")]
 import one_world  # noqa: E402
 from programs import Program  # noqa: E402
+from s3_server import BUCKET, Host, Server, add, says  # noqa: E402
 from world import demand  # noqa: E402
-
-OBJECTS = HERE.parent / "objects"
-KEYS = {"AWS_ACCESS_KEY_ID": "AKIDTEST", "AWS_SECRET_ACCESS_KEY": "secret"}
-BUCKET = "s3://bucket/a/prefix"
-
-
-class Server:
-    """An S3 server with the bucket `bucket`."""
-
-    def __init__(self, world, kind):
-        self.kind = kind
-        words = {"fake": [sys.executable, OBJECTS / "fake_s3.py"],
-                 "radosgw": ["/bin/sh", OBJECTS / "radosgw.sh", world.folder / "ceph"]}[kind]
-        (world.folder / "ceph").mkdir()
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        world.own(self.process.pid)
-        self.world = world
-        port = self.process.stdout.readline().strip()
-        demand(port.isdigit(), f"the server did not start: {port}")
-        self.url = f"http://127.0.0.1:{port}"
-        self.region = "test-1" if kind == "fake" else "default"
-        if kind == "radosgw":
-            self.make_bucket()
-
-    def make_bucket(self):
-        """Sends one request, signed as AWS documents it."""
-        time = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-        scope = f"{time[:8]}/{self.region}/s3/aws4_request"
-        headers = {"host": self.url.removeprefix("http://"), "x-amz-content-sha256": "UNSIGNED-PAYLOAD",
-                   "x-amz-date": time}
-        names = ";".join(headers)
-        lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
-        request = f"PUT\n/bucket\n\n{lines}\n{names}\nUNSIGNED-PAYLOAD"
-        key = b"AWS4secret"
-        for part in scope.split("/"):
-            key = hmac.digest(key, part.encode(), "sha256")
-        text = f"AWS4-HMAC-SHA256\n{time}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
-        signature = hmac.digest(key, text.encode(), "sha256").hex()
-        headers["authorization"] = (f"AWS4-HMAC-SHA256 Credential=AKIDTEST/{scope}, SignedHeaders={names}, "
-                                    f"Signature={signature}")
-        urllib.request.urlopen(urllib.request.Request(f"{self.url}/bucket", method="PUT", headers=headers)).read()
-
-    def faults(self, *faults):
-        request = urllib.request.Request(self.url + "/_faults", json.dumps(faults).encode(), method="PUT")
-        urllib.request.urlopen(request).read()
-
-    def log(self):
-        return json.loads(urllib.request.urlopen(self.url + "/_log").read())
-
-    def end(self):
-        self.process.stdin.close()
-        self.process.wait()
-        self.world.disown(self.process.pid)
-
-
-class Host:
-    """Commands with a state folder of their own."""
-
-    def __init__(self, world, name):
-        self.world = world
-        self.state = world.folder / name
-        self.env = {"STASIS_STATE_DIR": str(self.state), **KEYS}
-
-    def __call__(self, *words, expect=0, env=None):
-        return self.world.stasis(*words, expect=expect, env={**self.env, **(env or {})})
-
-    def image(self, name):
-        return self.state / "data" / "images" / name
-
-
-def says(command, *texts):
-    for text in texts:
-        demand(text in command.err, f"the message lacks '{text}':\n{command}")
-
-
-def add(host, server, name, *options, location=BUCKET, expect=0, env=None):
-    return host("repo", "add", name, location, "--endpoint", server.url, "--region", server.region, *options,
-                expect=expect, env=env)
 
 
 def moves(world, server, a, b):
@@ -219,7 +137,7 @@ def interrupted(world, server, b):
 def run(world):
     server = Server(world, os.environ.get("STASIS_TEST_S3", "fake"))
     try:
-        a, b = Host(world, "a"), Host(world, "b")
+        a, b = Host(world, "a", server), Host(world, "b", server)
         moves(world, server, a, b)
         refusals(world, server, a, b)
         if server.kind == "fake":

@@ -14,7 +14,7 @@ import sys
 
 # From the top layer to the bottom one. Tests and test fakes are exempt.
 ALLOWED = {
-    'bench': 'cli api operations checks gpu_state plan jobs dataplane device config base abi',
+    'bench': 'cli api operations checks gpu_state plan jobs dataplane repository store objects device config base abi',
     'cli': 'api config base abi',
     'api': 'operations checks gpu_state plan jobs shim health containers dataplane repository store migration objects device '
            'config process base abi',

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "base/file.h"
 #include "base/subprocess.h"
 
 namespace stasis::objects::testing {
@@ -25,7 +26,7 @@ class ServerProcess {
     auto server = std::make_shared<ServerProcess>();
     const UniqueFd child_in(in[0]);
     server->stdin_.Reset(in[1]);
-    const UniqueFd reader(out[0]);
+    server->stdout_.Reset(out[0]);
     UniqueFd child_out(out[1]);
     SpawnOptions options;
     options.argv = std::move(argv);
@@ -37,7 +38,7 @@ class ServerProcess {
     }
     server->child_ = std::move(*child);
     child_out.Reset();
-    server->port_ = ReadPort(reader.get());
+    server->port_ = server->ReadPort();
     EXPECT_GT(server->port_, 0) << "the server did not start";
     return server->port_ > 0 ? server : nullptr;
   }
@@ -48,6 +49,8 @@ class ServerProcess {
   }
 
   int port() const { return port_; }
+  // Asks a server that can be restarted to start again, and waits until it answers.
+  bool Restart() { return WriteAll(stdin_.get(), "start\n") && ReadPort() == port_; }
   std::string Url(const std::string& host = "127.0.0.1", const std::string& scheme = "http") const {
     return scheme + "://" + host + ':' + std::to_string(port_);
   }
@@ -55,11 +58,11 @@ class ServerProcess {
  private:
   // Reads one line, to its end: a server that has not yet written all of it must not lose the pipe.
   // Returns 0 if there is none.
-  static int ReadPort(int fd) {
+  int ReadPort() const {
     std::string line;
     while (line.size() < 32) {
       char c = 0;
-      if (::read(fd, &c, 1) != 1) return 0;
+      if (::read(stdout_.get(), &c, 1) != 1) return 0;
       if (c == '\n') return std::atoi(line.c_str());
       line += c;
     }
@@ -68,6 +71,7 @@ class ServerProcess {
 
   Subprocess child_;
   UniqueFd stdin_;
+  UniqueFd stdout_;
   int port_ = 0;
 };
 

@@ -1,0 +1,30 @@
+// Parts of the output that the reports of `stasis bench` have in common.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "bench/report.h"
+
+namespace stasis::bench {
+
+// "12.3 GB/s" or "456 MB/s".
+std::string RateText(double bytes_per_s);
+// The same, or an empty text if there are no bytes or no time.
+std::string RateOver(uint64_t bytes, double seconds);
+
+// Rows of a table of times (cli::FormatTable). The rate is that of the median.
+extern const std::vector<std::string> kTimesHeading;
+std::vector<std::string> TimesRow(const std::string& name, const Stats& seconds, uint64_t bytes);
+
+// A table of ratios with their targets. Says whether they are met only if that is `meaningful`.
+std::string RatiosText(const std::vector<Ratio>& ratios, bool meaningful);
+
+nlohmann::json StatsJson(const Stats& stats);
+nlohmann::json RatiosJson(const std::vector<Ratio>& ratios);
+// The kernel and the number of processors.
+nlohmann::json MachineJson();
+
+}  // namespace stasis::bench
