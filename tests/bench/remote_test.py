@@ -78,7 +78,7 @@ def interrupted(world, host, server):
         command = world.begin("bench", "--remote", "fleet", "--size", "72MiB", "--rounds", "500", env=host.env)
 
         def begun(target=target, seen=seen):
-            return any(target in entry["target"] for entry in server.log()[seen:])
+            return any(target in entry[1] for entry in server.log()[seen:])
         wait_until(begun, 60, f"nothing was sent to {target}")
         command.process.send_signal(signal.SIGINT)
         command.wait()

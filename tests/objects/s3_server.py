@@ -3,6 +3,7 @@
 import datetime
 import hashlib
 import hmac
+import http.client
 import json
 import pathlib
 import re
@@ -58,9 +59,17 @@ class Server:
         signature = hmac.digest(key, text.encode(), "sha256").hex()
         headers["authorization"] = (f"AWS4-HMAC-SHA256 Credential={self.key}/{scope}, SignedHeaders={names}, "
                                     f"Signature={signature}")
-        url = self.url + path + (f"?{query}" if query else "")
-        with urllib.request.urlopen(urllib.request.Request(url, method=method, headers=headers)) as answer:
-            return answer.read()
+        # urllib would add headers that the strict fake server refuses.
+        connection = http.client.HTTPConnection(headers.pop("host"), timeout=60)
+        connection.putrequest(method, path + (f"?{query}" if query else ""), skip_accept_encoding=True)
+        for header in headers.items():
+            connection.putheader(*header)
+        connection.endheaders()
+        answer = connection.getresponse()
+        body = answer.read()
+        connection.close()
+        demand(answer.status < 300, lambda: f"{method} {path}: {answer.status} {body!r}")
+        return body
 
     def keys(self):
         """Returns the keys of all objects, up to 1000."""
