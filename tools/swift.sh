@@ -7,13 +7,16 @@ set -eu
 
 root=$cache/swift
 work=$cache/swift-unpacked
-if [ -d "$root" ]; then exit 0; fi
+wanted=$(packages_of swift)
+if [ "$(cat "$root/wanted" 2>/dev/null)" = "$wanted" ]; then exit 0; fi
 
-# shellcheck disable=SC2046  # one package a word
-packages=$(to_download $(packages_of swift) | awk '{ print $2 }')
-[ -n "$packages" ] || die "apt does not have all packages of the group swift in tools/packages.txt, or all are installed"
 rm -rf "$work"
-mkdir -p "$work/packages" "$work/root"
+mkdir -p "$work/packages" "$work/root" "$work/archives/partial"
+# With an empty archive apt lists packages, too, that it has downloaded before.
+# shellcheck disable=SC2086  # one package a word
+packages=$(apt-get install --no-install-recommends -qq --print-uris -o Dir::Cache::archives="$work/archives" $wanted \
+  2>"$work/apt.log" | awk '{ split($2, name, "_"); print name[1] }')
+[ -n "$packages" ] || die "apt does not have all packages of the group swift in tools/packages.txt, or all are installed"
 say "downloading OpenStack Swift and what it needs, $(echo "$packages" | wc -w) packages"
 # shellcheck disable=SC2086  # one package a word
 (cd "$work/packages" && apt-get download -qq $packages) >"$work/apt.log" 2>&1 || {
@@ -21,5 +24,7 @@ say "downloading OpenStack Swift and what it needs, $(echo "$packages" | wc -w) 
   die "could not download the packages of Swift"
 }
 for package in "$work"/packages/*.deb; do dpkg-deb -x "$package" "$work/root"; done
+echo "$wanted" >"$work/root/wanted"
+rm -rf "$root"
 mv "$work/root" "$root"
 rm -rf "$work"

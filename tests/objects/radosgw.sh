@@ -17,13 +17,20 @@ osd memory target = 1073741824' ;;
 esac
 for name in mon osd rgw run log; do mkdir -p "$folder/$name"; done
 
-# Two ports that are free now.
+# Two ports that are free now. The kernel gives none of this range to a connection of another process
+# before the servers use them.
 # shellcheck disable=SC2046  # two words
 set -- $(/usr/bin/python3 -c '
+import random
 import socket
 sockets = [socket.socket() for _ in range(2)]
 for each in sockets:
-    each.bind(("127.0.0.1", 0))
+    while True:
+        try:
+            each.bind(("127.0.0.1", random.randrange(10000, 32000)))
+            break
+        except OSError:
+            pass
 print(*(each.getsockname()[1] for each in sockets))')
 mon_port=$1
 rgw_port=$2
@@ -84,24 +91,32 @@ stop() {
   kill -KILL $started 2>/dev/null || true
   wait 2>/dev/null
 }
-trap stop EXIT
+end() {
+  code=$?
+  [ $code -eq 0 ] || tail -n 5 "$folder"/log/* >&2
+  stop
+  exit $code
+}
+trap end EXIT
+# The programs of Ceph wait for each other without limit.
+step() { timeout 150 "$@"; }
 start() {
   "$@" </dev/null >"$folder/log/$1.out" 2>&1 &
   started="$started $!"
 }
 
 monmaptool --create --fsid "$fsid" --addv a "[v1:127.0.0.1:$mon_port]" "$folder/monmap" >/dev/null
-ceph-mon -i a --mkfs --monmap "$folder/monmap" >"$folder/log/mkfs.out" 2>&1
+step ceph-mon -i a --mkfs --monmap "$folder/monmap" >"$folder/log/mkfs.out" 2>&1
 start ceph-mon -i a -f
-ceph-osd -i 0 --mkfs --osd-uuid "$(cat /proc/sys/kernel/random/uuid)" >>"$folder/log/mkfs.out" 2>&1
-ceph osd new "$(cat "$folder/osd/fsid")" 0 >/dev/null 2>"$folder/log/osd-new.out"
+step ceph-osd -i 0 --mkfs --osd-uuid "$(cat /proc/sys/kernel/random/uuid)" >>"$folder/log/mkfs.out" 2>&1
+step ceph osd new "$(cat "$folder/osd/fsid")" 0 >/dev/null 2>"$folder/log/osd-new.out"
 start ceph-osd -i 0 -f
 start_radosgw() {
   start radosgw -n client.rgw -f
   echo $! >"$folder/run/radosgw"
 }
 start_radosgw
-radosgw-admin -n client.rgw user create --uid=test --display-name=test --access-key=AKIDTEST --secret=secret \
+step radosgw-admin -n client.rgw user create --uid=test --display-name=test --access-key=AKIDTEST --secret=secret \
   >"$folder/log/user.out" 2>&1
 
 # There is no event for a port that another program opens.

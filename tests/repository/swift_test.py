@@ -51,7 +51,7 @@ def images(world, server, host):
     host("image", "delete", "one", "-R", "fleet")
     host("image", "gc", "-R", "fleet")
     demand(server.keys() == ["a/prefix/repo"], f"left: {server.keys()}")
-    program.finish()
+    program.kill()
 
 
 def refusals(server, host):
