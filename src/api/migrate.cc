@@ -38,8 +38,9 @@ namespace {
 using operations::HandOver;
 using std::chrono::seconds;
 
-constexpr seconds kAnswerTime{60};   // for the other host's answer to a short request
-constexpr seconds kCheckTime{1800};  // the other host reads the CPU memory of the image
+constexpr seconds kAnswerTime{60};      // for the other host's answer to a short request
+constexpr seconds kCheckTime{1800};     // the other host reads the CPU memory of the image
+constexpr seconds kLoadTime{4 * 3600};  // the other host reads its GPU memory
 constexpr seconds kFinishTime{10};
 // Rounds end when this little is left, or when a round was not much smaller than the one before.
 constexpr uint64_t kSmallRound = 64ull << 20;
@@ -123,6 +124,8 @@ class Migration final : public HandOver {
   Status CheckHere();
   Status Connect();
   Status Rounds();
+  Status AskThere(MessageKind kind, const google::protobuf::MessageLite& request, seconds time,
+                  const char* task);
   Status CheckThere(const std::string& image);
   Status LoadThere(const std::string& image);
   Result<v1::OperationEvent> MoveNow();
@@ -230,24 +233,26 @@ Result<v1::MigrationRound> Migration::Send(const std::string& image, const Progr
   return round;
 }
 
+// Sends a request about an image and waits for kBegun. `task` is for the error.
+Status Migration::AskThere(MessageKind kind, const google::protobuf::MessageLite& request,
+                           const char* task) {
+  v1::MigrationBegun answer;
+  return Annotate(link_->Ask(kind, request, MessageKind::kBegun, answer, Limits(kImageRequestTime)),
+                  fmt::format("{} cannot {}", request_.host(), task));
+}
+
 Status Migration::CheckThere(const std::string& image) {
   v1::MigrationCheck check;
   check.set_image(image);
   *check.mutable_restore() = request_.restore();
-  v1::MigrationBegun ready;
-  return Annotate(
-      link_->Ask(MessageKind::kCheck, check, MessageKind::kBegun, ready, Limits(kCheckTime)),
-      fmt::format("{} cannot restore the program", request_.host()));
+  return AskThere(MessageKind::kCheck, check, kCheckTime, "restore the program");
 }
 
 // Lets the other host load the GPU memory of an image ahead of the last one.
 Status Migration::LoadThere(const std::string& image) {
   v1::MigrationLoad load;
   load.set_image(image);
-  v1::MigrationBegun loaded;
-  return Annotate(
-      link_->Ask(MessageKind::kLoad, load, MessageKind::kBegun, loaded, Limits(kCheckTime)),
-      fmt::format("{} cannot load the program's GPU memory", request_.host()));
+  return AskThere(MessageKind::kLoad, load, kLoadTime, "load the program's GPU memory");
 }
 
 // Dumps and sends the program while it runs, until little is left to send. After the first image,

@@ -207,7 +207,7 @@ Status MigrationReceiver::Load(const migration::Frame& frame) {
   STASIS_TRY(store::CheckImageName(load.image()));
   STASIS_ASSIGN(const repository::Repository* repository, Repository());
   STASIS_ASSIGN(const auto stream,
-                repository::RangeStream::Open(*repository, load.image(), Limits(kReplyTime)));
+                repository::RangeStream::Open(*repository, load.image(), Limits(kSilence)));
   stream->SetEarlier(std::exchange(loaded_, nullptr));
   STASIS_TRY(ahead_.Load(stream->record()->manifest, *stream,
                          [this](uint64_t) { return !call_.stop.stop_requested(); }));

@@ -139,10 +139,12 @@ Status ReadShards(const store::RangeSource& source, const std::vector<GpuShard*>
                   dataplane::Mapping::Map(shard.arena->fd(), shard.arena->capacity_bytes()));
     for (size_t r = 0; r < shard.ranges.size(); ++r) {
       const dataplane::Range& range = shard.ranges[r];
-      const auto& ahead = shard.ahead;
       ranges.push_back(shard.places[r]);
-      outputs.push_back({mapping.data() + range.arena_offset,
-                         std::find(ahead.begin(), ahead.end(), range) != ahead.end()});
+      outputs.push_back({mapping.data() + range.arena_offset});
+      const auto earlier = shard.ahead.find(range.arena_offset);
+      if (earlier != shard.ahead.end() && earlier->second.range == range) {
+        outputs.back().earlier_range = earlier->second.index;
+      }
       targets.push_back({l, range.arena_offset});
     }
     mappings.push_back(std::move(mapping));

@@ -22,8 +22,14 @@ struct GpuShard {
   std::vector<dataplane::Range> ranges;  // laid out
   std::vector<size_t> places;            // of each range in the agent's list
   std::optional<dataplane::Arena> arena;
-  // The ranges whose bytes in the arena are those of an earlier image (operations/data_ahead.h).
-  std::vector<dataplane::Range> ahead;
+  // A range of an earlier image, and its index in that image's manifest.
+  struct EarlierRange {
+    dataplane::Range range;
+    size_t index;
+  };
+  // The ranges of an earlier image that are in the arena, by their offsets there
+  // (operations/data_ahead.h).
+  std::map<uint64_t, EarlierRange> ahead;
   // The bytes at the start of the arena that were read from an image; null if the arena is full.
   std::shared_ptr<std::atomic<uint64_t>> filled;
   std::vector<UniqueFd> memory;                  // new, filled GPU memory; one for each range

@@ -23,7 +23,10 @@ void DataAhead::MoveTo(std::vector<GpuShard>& shards) {
                                      [&](const GpuShard& s) { return s.key == shard.key; });
     if (loaded == shards_.end() || loaded->owner != shard.owner) continue;
     shard.arena = std::exchange(loaded->arena, std::nullopt);
-    shard.ahead = std::move(loaded->ranges);
+    for (size_t i = 0; i < loaded->ranges.size(); ++i) {
+      const dataplane::Range& range = loaded->ranges[i];
+      shard.ahead[range.arena_offset] = {range, loaded->places[i]};
+    }
     shards_.erase(loaded);
   }
   Free();
@@ -43,19 +46,22 @@ Status DataAhead::AllocateAndRead(const store::RangeSource& source,
 
 Status DataAhead::Load(const store::Manifest& manifest, const store::RangeSource& source,
                        const std::function<bool(uint64_t)>& progress) {
-  STASIS_ASSIGN(
-      auto shards,
-      checkpoint::ShardsIn(manifest, gpu_state::SharedResume::ExpectedProcess, manifest.job.uid));
-  if (!store_ && !shards.empty()) {
-    dataplane::ArenaOptions options;
-    options.most_bytes = most_arena_bytes_;
-    STASIS_ASSIGN(store_, dataplane::ArenaStore::Open(paths_, options));
-  }
-  MoveTo(shards);
-  shards_ = std::move(shards);
-  Status read = AllocateAndRead(source, progress);
-  if (!read) Free();
-  return read;
+  auto load = [&]() -> Status {
+    STASIS_ASSIGN(
+        auto shards,
+        checkpoint::ShardsIn(manifest, gpu_state::SharedResume::ExpectedProcess, manifest.job.uid));
+    if (!store_ && !shards.empty()) {
+      dataplane::ArenaOptions options;
+      options.most_bytes = most_arena_bytes_;
+      STASIS_ASSIGN(store_, dataplane::ArenaStore::Open(paths_, options));
+    }
+    MoveTo(shards);
+    shards_ = std::move(shards);
+    return AllocateAndRead(source, progress);
+  };
+  Status loaded = load();
+  if (!loaded) Free();
+  return loaded;
 }
 
 }  // namespace stasis::operations

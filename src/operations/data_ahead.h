@@ -2,7 +2,8 @@
 // memory of each image that arrives while the program still runs on the other host, so that the
 // restore of the last image reads only what has changed since.
 //
-// The arenas belong to this process, and are freed when it ends or is killed.
+// The arenas belong to this process. If it is killed, the next command that sweeps arenas frees
+// them.
 #pragma once
 
 #include <cstdint>

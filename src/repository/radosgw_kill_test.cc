@@ -32,7 +32,7 @@ using testing::Contents;
 using testing::NamesOf;
 using testing::TempStore;
 
-constexpr int kRounds = 45;
+constexpr int kRounds = 30;
 constexpr uint32_t kSeed = 1;
 constexpr size_t kBlocks = 12'000;  // 94 MiB: two packs
 constexpr uint64_t kBytesPerSecond = 48u << 20;

@@ -55,7 +55,7 @@ std::vector<StoredUnit> UnitsOf(const std::vector<StoredRun>& runs) {
   return units;
 }
 
-// Finds units of an image that an earlier one has in the same places.
+// The units of an earlier image, to be compared with those of this one.
 class EarlierUnits {
  public:
   EarlierUnits(const ImageRecord& earlier, const ImageRecord& now)
@@ -69,20 +69,18 @@ class EarlierUnits {
     }
   }
 
-  // Returns the units of the same range in the earlier image, with the pack numbers of this one;
-  // nothing if it has no such range.
-  std::vector<StoredUnit> Of(size_t range) const {
-    const store::DeviceRange& wanted = now_.manifest.ranges[range];
+  // Returns the units of a range of the earlier image, with the pack numbers of this one; nothing
+  // if it differs from the range `now` in more than its units.
+  std::vector<StoredUnit> Of(size_t earlier, size_t now) const {
     const auto& ranges = earlier_.manifest.ranges;
-    for (size_t i = 0; i < ranges.size(); ++i) {
-      if (!IsSameRange(ranges[i], wanted)) continue;
-      std::vector<StoredUnit> units = UnitsOf(earlier_.sequences[i]);
-      for (StoredUnit& unit : units) {
-        if (unit.pack != StoredRun::kZeros) unit.pack = pack_now_[unit.pack];
-      }
-      return units;
+    if (earlier >= ranges.size() || !IsSameRange(ranges[earlier], now_.manifest.ranges[now])) {
+      return {};
     }
-    return {};
+    std::vector<StoredUnit> units = UnitsOf(earlier_.sequences[earlier]);
+    for (StoredUnit& unit : units) {
+      if (unit.pack != StoredRun::kZeros) unit.pack = pack_now_[unit.pack];
+    }
+    return units;
   }
 
  private:
@@ -232,7 +230,9 @@ Status RangeStream::Read(std::span<const size_t> ranges,
   for (size_t i = 0; i < ranges.size(); ++i) {
     const size_t range = ranges[i];
     std::vector<StoredUnit> present;
-    if (earlier && outputs[i].has_earlier) present = earlier->Of(range);
+    if (earlier && outputs[i].earlier_range) {
+      present = earlier->Of(*outputs[i].earlier_range, range);
+    }
     reader.Add(static_cast<uint32_t>(i), sequences[range], record_->sequences[range], present);
   }
   return reader.Run(go_on);

@@ -20,7 +20,7 @@ class RangeStream final : public store::RangeSource {
 
   // Each unit is checked by its tag, which binds it to its place in the pack; the record, which is
   // sealed too, says where in the image it belongs. Units that the earlier image has in the same
-  // place of the same range are not read again (store::RangeOutput::has_earlier).
+  // place of the range that is in the output are not read again (store::RangeOutput).
   Status Read(std::span<const size_t> ranges, std::span<const store::RangeOutput> outputs,
               const store::UnitJobs::Placed& placed,
               const std::function<bool()>& go_on) const override;

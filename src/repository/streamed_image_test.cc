@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 
 #include "repository/repository_testing.h"
 #include "store/store_folder.h"
@@ -27,9 +28,10 @@ class StreamedImageTest : public testing::RepositoryTest {
   // Reads the only range of the image.
   Status Read(
       const StreamedImage& image, std::string& memory,
-      const std::function<bool()>& go_on = [] { return true; }, bool has_earlier = false) {
+      const std::function<bool()>& go_on = [] { return true; },
+      std::optional<size_t> earlier_range = {}) {
     const size_t ranges[] = {0};
-    const store::RangeOutput outputs[] = {{memory.data(), has_earlier}};
+    const store::RangeOutput outputs[] = {{memory.data(), earlier_range}};
     const auto placed = [this](const store::UnitJobs::Place&, uint64_t bytes) -> Status {
       placed_ += bytes;
       return {};
@@ -88,20 +90,20 @@ TEST_F(StreamedImageTest, UnitsOfTheEarlierImageAreNotReadAgain) {
   auto record = repository_.ReadImage("earlier", {});
   ASSERT_TRUE(record);
   (*image)->SetEarlier(std::make_shared<const ImageRecord>(*record));
-  for (const bool has_earlier : {true, false}) {
+  for (const auto earlier_range : {std::optional<size_t>(0), std::optional<size_t>()}) {
     std::string memory = earlier.gpu;
     // Two blocks that have not changed, one with data and one with zeros, are damaged in memory.
     // They stay so if the memory has the earlier image, and are read otherwise.
     std::string expected = now.gpu;
     for (const size_t block : {8, 25}) {
       memory[block * kBlock] = static_cast<char>(~memory[block * kBlock]);
-      if (has_earlier) expected[block * kBlock] = memory[block * kBlock];
+      if (earlier_range) expected[block * kBlock] = memory[block * kBlock];
     }
     placed_ = 0;
     const Status read = Read(
-        **image, memory, [] { return true; }, has_earlier);
+        **image, memory, [] { return true; }, earlier_range);
     ASSERT_TRUE(read) << read.error().ToString();
-    EXPECT_TRUE(memory == expected) << has_earlier;
+    EXPECT_TRUE(memory == expected) << earlier_range.has_value();
     EXPECT_EQ(placed_, now.gpu.size());
   }
 }
@@ -120,7 +122,27 @@ TEST_F(StreamedImageTest, ARangeOfAnotherSizeIsReadWhole) {
   (*image)->SetEarlier(std::make_shared<const ImageRecord>(*record));
   std::string memory(now.gpu.size(), 'x');
   ASSERT_TRUE(Read(
-      **image, memory, [] { return true; }, true));
+      **image, memory, [] { return true; }, 0));
+  EXPECT_TRUE(memory == now.gpu);
+}
+
+// Several allocations that are mapped nowhere have the address 0.
+TEST_F(StreamedImageTest, RangesOfOneAddressAreNotConfused) {
+  const Contents now = WithRepetitions();
+  MustPush("now", now);
+  const auto image = Open("now");
+  ASSERT_TRUE(image) << image.error().ToString();
+  auto earlier = repository_.ReadImage("now", {});
+  ASSERT_TRUE(earlier);
+  // The second range of the earlier image differs from the first one only in its bytes, all zero.
+  auto& ranges = earlier->manifest.ranges;
+  ranges.push_back(ranges[0]);
+  const auto blocks = static_cast<uint32_t>(SequencesOf(earlier->manifest)[0].units());
+  earlier->sequences.insert(earlier->sequences.begin() + 1, {{StoredRun::kZeros, 0, blocks}});
+  (*image)->SetEarlier(std::make_shared<const ImageRecord>(*earlier));
+  std::string memory(now.gpu.size(), '\0');
+  ASSERT_TRUE(Read(
+      **image, memory, [] { return true; }, 1));
   EXPECT_TRUE(memory == now.gpu);
 }
 

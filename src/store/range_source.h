@@ -1,7 +1,9 @@
 // Where a restore reads the GPU memory of an image.
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "base/result.h"
@@ -12,8 +14,9 @@ namespace stasis::store {
 // The place of a range.
 struct RangeOutput {
   char* data;
-  // It has the bytes of this range in the earlier image that the source knows, if it knows one.
-  bool has_earlier = false;
+  // If set, it has the bytes of that range of the manifest of the earlier image, if the source
+  // knows one. Addresses do not identify a range: memory that is mapped nowhere has address 0.
+  std::optional<size_t> earlier_range = {};
 };
 
 class RangeSource {
