@@ -235,9 +235,9 @@ Result<v1::MigrationRound> Migration::Send(const std::string& image, const Progr
 
 // Sends a request about an image and waits for kBegun. `task` is for the error.
 Status Migration::AskThere(MessageKind kind, const google::protobuf::MessageLite& request,
-                           const char* task) {
+                           seconds time, const char* task) {
   v1::MigrationBegun answer;
-  return Annotate(link_->Ask(kind, request, MessageKind::kBegun, answer, Limits(kImageRequestTime)),
+  return Annotate(link_->Ask(kind, request, MessageKind::kBegun, answer, Limits(time)),
                   fmt::format("{} cannot {}", request_.host(), task));
 }
 
