@@ -48,9 +48,15 @@ class Host:
         self.server.set_environment({**self.world.env, **self.env, **env})
 
     def receivers(self):
-        """Returns the processes of `stasis receive` on this host."""
-        return [pid for pid in processes.tree(self.init)
-                if b"receive" in (processes.told(pid, "cmdline") or b"").split(b"\0")]
+        """Returns the processes of `stasis receive` on this host. They are not below its first process."""
+        def namespace(pid):
+            try:
+                return os.readlink(f"/proc/{pid}/ns/pid")
+            except OSError:
+                return None
+        own = namespace(self.init)
+        return [pid for pid in processes.all_pids() if namespace(pid) == own
+                and b"receive" in (processes.told(pid, "cmdline") or b"").split(b"\0")]
 
     def begin(self, *words, env=None, program="stasis"):
         return self.world.begin(*self.enter[1:], self.world.bin / program, *words, program=self.enter[0],

@@ -86,10 +86,9 @@ def connection_cut(world, a, b):
 
 
 def run(world, a, b):
-    source_killed(world, a, b)
-    killed_while_switching(world, a, b)
-    criu_killed(world, a, b)
-    connection_cut(world, a, b)
+    for test in (source_killed, killed_while_switching, criu_killed, connection_cut):
+        print(test.__name__, flush=True)
+        test(world, a, b)
 
 
 if __name__ == "__main__":
