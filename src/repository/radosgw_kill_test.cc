@@ -112,7 +112,7 @@ class NightlyRadosgwKillTest : public ::testing::Test {
   }
   Status TryRestore(const std::string& name, const Deadline& deadline) {
     TempStore store;
-    const Status done = StreamInto(store, name, deadline);
+    Status done = StreamInto(store, name, deadline);
     EXPECT_THAT(*ListDir(store.path()), ::testing::IsEmpty());
     return done;
   }
