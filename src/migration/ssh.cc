@@ -17,6 +17,8 @@ constexpr size_t kMaxHostBytes = 512;
 constexpr std::chrono::seconds kEndsSoon{2};
 // The exit codes of a shell that finds no program, or one that it cannot run.
 constexpr int kNotFound = 127, kNotRunnable = 126;
+// The exit code of ssh after its own errors, which it has printed.
+constexpr int kSshFailed = 255;
 
 }  // namespace
 
@@ -67,6 +69,11 @@ Error SshCommand::Explain(Error error) {
     error.hint = fmt::format(
         "Install Stasis on {} so that `ssh {} stasis version` works, or set migrate.remote_command",
         host_, host_);
+  } else if (code == kSshFailed) {
+    error.hint = fmt::format(
+        "ssh has printed the reason. `ssh -o BatchMode=yes {} stasis version` must work without a "
+        "question",
+        host_);
   }
   return error;
 }
