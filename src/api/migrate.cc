@@ -29,6 +29,8 @@
 #include "repository/images.h"
 #include "repository/push.h"
 #include "repository/sealing.h"
+#include "store/beneath.h"
+#include "store/image_folder.h"
 #include "store/image_reader.h"
 #include "store/unit_names.h"
 
@@ -132,9 +134,12 @@ class Migration final : public HandOver {
   Result<v1::MigrationRound> Send(const std::string& image, const Progress& progress,
                                   const Deadline& deadline);
   v1::DumpRequest DumpTo(const std::string& name) const;
-  std::string NewName();
+  std::string RoundName() const { return fmt::format("{}-{}", prefix_, images_.size() + 1); }
+  std::string LastName() const { return prefix_ + "-last"; }
+  Status MarkRounds();
   Error Unknown(const std::string& image) const;
   void DeleteImages();
+  void RemoveMark();
   void End();
 
   Call& call_;
@@ -146,14 +151,13 @@ class Migration final : public HandOver {
   std::unique_ptr<MigrationLink> link_;
   std::unique_ptr<TransferRepository> transfer_;
   std::optional<store::UnitNames> names_;
+  store::Hidden mark_;               // while it is locked, a sweep keeps the images of the rounds
   std::vector<std::string> images_;  // names of complete images of this migration, here
   std::vector<v1::MigrationRound> rounds_;
   v1::OperationResult restored_;
   bool keeps_last_ = false;  // the last image may be the only copy of the program
   std::string lost_;  // why it is unknown whether the program runs there; empty if it is known
 };
-
-std::string Migration::NewName() { return fmt::format("{}-{}", prefix_, images_.size() + 1); }
 
 v1::DumpRequest Migration::DumpTo(const std::string& name) const {
   v1::DumpRequest dump = request_.dump();
@@ -255,11 +259,20 @@ Status Migration::LoadThere(const std::string& image) {
   return AskThere(MessageKind::kLoad, load, kLoadTime, "load the program's GPU memory");
 }
 
+// If this process is killed, a sweep of the store deletes the images of the rounds. It keeps the
+// last image, which may be the only copy of the program.
+Status Migration::MarkRounds() {
+  STASIS_TRY(MakeDirs(call_.paths.images()));
+  STASIS_ASSIGN(mark_, store::MakeHidden(call_.paths.images(), prefix_, store::kMoving));
+  return {};
+}
+
 // Dumps and sends the program while it runs, until little is left to send. After the first image,
 // asks the other host whether it can restore the program.
 Status Migration::Rounds() {
+  STASIS_TRY(MarkRounds());
   for (uint32_t round = 0; round < request_.max_rounds(); ++round) {
-    const std::string name = NewName();
+    const std::string name = RoundName();
     v1::DumpRequest dump = DumpTo(name);
     dump.set_leave_running(true);
     STASIS_ASSIGN(const auto dumped, DumpToMove(call_, dump, nullptr));
@@ -331,7 +344,7 @@ Error Migration::Unknown(const std::string& image) const {
 }
 
 Result<v1::OperationEvent> Migration::MoveNow() {
-  const std::string name = NewName();
+  const std::string name = LastName();
   const std::string image = call_.paths.images() + "/" + name;
   images_.push_back(name);
   auto event = DumpToMove(call_, DumpTo(name), this);
@@ -378,6 +391,13 @@ void Migration::DeleteImages() {
     if (PathExists(call_.paths.images() + "/" + name)) removal.add_images(name);
   }
   if (removal.images_size() > 0) (void)api::DeleteImages(call_, removal);
+  RemoveMark();
+}
+
+void Migration::RemoveMark() {
+  if (mark_.name.empty()) return;
+  auto folder = store::OpenFolder(call_.paths.images());
+  if (folder) (void)store::RemoveHidden(folder->get(), call_.paths.images(), mark_.name);
 }
 
 void Migration::End() {
@@ -395,7 +415,7 @@ Result<v1::OperationEvent> Migration::Run() {
     }
     // A dry run sends no image, so the other host cannot check whether it could restore it.
     if (request_.dump().options().dry_run()) {
-      STASIS_ASSIGN(auto event, DumpToMove(call_, DumpTo(NewName()), this));
+      STASIS_ASSIGN(auto event, DumpToMove(call_, DumpTo(LastName()), this));
       event.mutable_result()->set_verb("migrate");
       return event;
     }

@@ -5,6 +5,8 @@
 //   .NAME.partial-HEX.late   files that CRIU wrote too late to be part of the image
 //   .NAME.deleted-HEX        being deleted (store/store_folder.h)
 //   .NAME.cpu-HEX            CRIU's files, made from its pages for a restore
+//   .NAME.moving-HEX         empty; exists during a migration that needs the images NAME-1, NAME-2,
+//   …
 //
 // A process that works on a hidden folder, or reads an image, holds flock(LOCK_SH) on the folder;
 // removing it needs LOCK_EX. The kernel releases the lock when the process exits or is killed, so
@@ -30,6 +32,7 @@ bool HasManifest(const std::string& folder);
 inline constexpr char kPartial[] = "partial";
 inline constexpr char kDeleted[] = "deleted";
 inline constexpr char kCpuFiles[] = "cpu";
+inline constexpr char kMoving[] = "moving";
 // Returns a new hidden name.
 Result<std::string> HiddenName(const std::string& name, const char* purpose);
 // Returns whether `name` is a hidden name of Stasis, and for `purpose` if that is not empty.

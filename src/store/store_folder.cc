@@ -42,6 +42,26 @@ Status CheckDeletable(int folder_fd, const std::string& path) {
   return {};
 }
 
+// Returns the name of the image in a hidden name for `purpose`.
+std::string NameIn(const std::string& hidden, std::string_view purpose) {
+  return hidden.substr(1, hidden.rfind(fmt::format(".{}-", purpose)) - 1);
+}
+
+bool IsRoundOf(const std::string& prefix, std::string_view image) {
+  if (!image.starts_with(prefix + "-")) return false;
+  const std::string_view number = image.substr(prefix.size() + 1);
+  return !number.empty() && number.find_first_not_of("0123456789") == number.npos;
+}
+
+// Deletes the images of the rounds of a killed migration. Returns kAborted if one is being read.
+Status DeleteRounds(const std::string& store, const std::string& prefix) {
+  STASIS_ASSIGN(const auto images, ListImages(store));
+  for (const std::string& image : images) {
+    if (IsRoundOf(prefix, image)) STASIS_TRY(DeleteImage(store + "/" + image));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::string> ResolveImage(const std::vector<std::string>& stores,
@@ -90,7 +110,10 @@ Result<std::vector<std::string>> SweepPartials(
       if (at_work) at_work(store + "/" + name);
     };
     note();
-    Status gone = RemoveHidden(store_fd.get(), store, name, note);
+    Status gone;
+    if (IsHiddenName(name, kMoving)) gone = DeleteRounds(store, NameIn(name, kMoving));
+    if (!gone && gone.error().code == Code::kAborted) continue;
+    if (gone) gone = RemoveHidden(store_fd.get(), store, name, note);
     if (gone) {
       removed.push_back(name);
     } else if (first_failure) {

@@ -1,6 +1,7 @@
 #include "store/store_folder.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -9,6 +10,8 @@
 
 #include <filesystem>
 
+#include "store/beneath.h"
+#include "store/image_folder.h"
 #include "store/image_reader.h"
 #include "store/image_testing.h"
 
@@ -108,6 +111,27 @@ TEST(StoreFolderTest, TheSweepRemovesOnlyHiddenFoldersOfStasis) {
   EXPECT_EQ(*swept, (std::vector<std::string>(std::begin(ours), std::end(ours))));
   EXPECT_EQ(ListDir(store.path())->size(), 7u);
   EXPECT_TRUE(SweepPartials("/proc/no-such-folder")->empty());
+}
+
+TEST(StoreFolderTest, TheSweepDeletesTheRoundsOfAKilledMigration) {
+  TempStore store;
+  const std::vector<std::string> others = {"job-moving-1-last", "job-moving-1-2x", "job-moving-1-",
+                                           "job-moving-10", "other-1"};
+  for (const std::string& name : others) MakeImage(store.path(), name);
+  MakeImage(store.path(), "job-moving-1-1");
+  MakeImage(store.path(), "job-moving-1-12");
+  auto migration = MakeHidden(store.path(), "job-moving-1", kMoving);
+  ASSERT_TRUE(migration);
+  EXPECT_TRUE(SweepPartials(store.path())->empty()) << "it is in progress";
+  EXPECT_EQ(ListImages(store.path())->size(), others.size() + 2);
+
+  migration->fd.Reset();
+  auto read = OpenFolder(store / "job-moving-1-12");
+  ASSERT_TRUE(LockFolder(read->get(), LockKind::kShared, "the image"));
+  EXPECT_TRUE(SweepPartials(store.path())->empty()) << "an image is being read";
+  read->Reset();
+  EXPECT_EQ(*SweepPartials(store.path()), std::vector<std::string>{migration->name});
+  EXPECT_THAT(*ListImages(store.path()), ::testing::UnorderedElementsAreArray(others));
 }
 
 // CRIU writes stats-dump to its open folder after the notification in which the image is committed.

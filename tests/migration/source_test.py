@@ -11,6 +11,7 @@ import sys
 
 from hosts import await_journal, clear, expect_only, run_test, settle, start
 import processes
+from processes import wait_until
 from world import demand
 
 # Where the source can be killed, and where the program runs then.
@@ -25,6 +26,10 @@ def source_killed(world, a, b):
         start(a)
         a("migrate", "job", "b", "--rounds", "1", env={"STASIS_FAULT": f"{phase}:{when}:die"}, expect=-9)
         settle(a, b)
+        # The image of the round is needed by nobody.
+        a("image", "gc")
+        wait_until(lambda: not [name for name in a.images() if not name.endswith("-last")], 30,
+                   lambda: f"{a.name} keeps {a.images()}")
         expect_only(*((a, b) if runs_on == "a" else (b, a)))
         clear(a, b)
 
