@@ -173,9 +173,8 @@ struct Found {
 
 // Finds the tree below the target, and processes outside of the tree that belong to the target.
 Result<Found> FindMembers(const Services& services, const Target& target) {
-  STASIS_ASSIGN(auto snapshot, process::Snapshot::Settled(target.root.pid));
   Found found;
-  STASIS_ASSIGN(found.tree, snapshot.Tree(target.root.pid));
+  STASIS_ASSIGN(found.tree, process::ReadTree(target.root.pid));
   auto add = [&](process::Stat stat) {
     if (!process::IsAlive(stat) || found.tree.Contains(stat.id.pid) || IsOurProgram(stat.id.pid)) {
       return;
@@ -184,10 +183,11 @@ Result<Found> FindMembers(const Services& services, const Target& target) {
   };
   if (!target.job.empty()) {
     STASIS_ASSIGN(auto job, jobs::Store(services.paths.jobs()).Load(target.job));
-    for (HostPid pid : jobs::BackgroundProcesses(job, snapshot)) {
+    for (HostPid pid : jobs::BackgroundProcesses(job)) {
       if (auto stat = process::ReadStat(pid)) add(std::move(*stat));
     }
   }
+  STASIS_ASSIGN(const auto snapshot, process::Snapshot::Take());
   for (process::Stat& stat : snapshot.Session(target.root.pid)) add(std::move(stat));
   return found;
 }

@@ -55,18 +55,10 @@ std::string_view KindName(CheckpointKind kind) {
 
 std::vector<process::HostPid> BackgroundProcesses(const Job& job) {
   if (!job.processes || !job.has_shim) return {};
-  auto snapshot = process::Snapshot::Settled(job.processes->shim.pid);
-  if (!snapshot) return {};
-  return BackgroundProcesses(job, *snapshot);
-}
-
-std::vector<process::HostPid> BackgroundProcesses(const Job& job,
-                                                  const process::Snapshot& snapshot) {
-  if (!job.processes || !job.has_shim) return {};
   const Processes& processes = *job.processes;
-  auto all = snapshot.Tree(processes.shim.pid);
+  auto all = process::ReadTree(processes.shim.pid);
   if (!all || all->root().id != processes.shim) return {};
-  auto below_root = snapshot.Tree(processes.root.pid);
+  auto below_root = process::ReadTree(processes.root.pid);
   std::vector<process::HostPid> background;
   for (const process::Stat& stat : all->members) {
     bool counted = stat.id == processes.shim || stat.id == processes.root ||

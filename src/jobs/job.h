@@ -14,10 +14,6 @@
 #include "base/result.h"
 #include "process/proc.h"
 
-namespace stasis::process {
-class Snapshot;
-}
-
 namespace stasis::jobs {
 
 enum class CheckpointKind { kDump, kSuspend };
@@ -116,10 +112,8 @@ inline bool IsAdopted(const Job& job) {
 }
 
 // Returns living processes of the job that are not below its root, such as daemons adopted by the
-// shim. A dump of the root's tree does not contain them. `snapshot` avoids another walk over /proc.
+// shim. A dump of the root's tree does not contain them.
 std::vector<process::HostPid> BackgroundProcesses(const Job& job);
-std::vector<process::HostPid> BackgroundProcesses(const Job& job,
-                                                  const process::Snapshot& snapshot);
 
 // Ids match [a-z][a-z0-9._-]* and have at most 64 characters. A bare number is a process id
 // instead.

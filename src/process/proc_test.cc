@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <future>
 #include <thread>
 
 #include "process/end.h"
@@ -144,6 +145,28 @@ TEST(TreeTest, GrandchildrenBelongToTheTree) {
   ASSERT_EQ(tree->members.size(), 2u);
   EXPECT_EQ(tree->root().id.pid, child.pid());
   ::kill(tree->members[1].id.pid.value, SIGKILL);
+}
+
+TEST(TreeTest, AChildOfAnyThreadBelongsToTheTree) {
+  for (const bool ends_threads : {false, true}) {
+    Child child([&] {
+      std::promise<void> forked;
+      std::thread([&] {
+        if (::fork() != 0) forked.set_value();
+        for (;;) ::pause();
+      }).detach();
+      forked.get_future().wait();
+      if (!ends_threads) return;
+      std::thread([] {
+        for (;;) std::thread([] {}).join();
+      }).detach();
+    });
+    auto tree = ReadTree(child.pid());
+    ASSERT_TRUE(tree) << tree.error().ToString();
+    ASSERT_EQ(tree->members.size(), 2u) << ends_threads;
+    EXPECT_EQ(tree->members[1].parent, child.pid());
+    ::kill(tree->members[1].id.pid.value, SIGKILL);
+  }
 }
 
 }  // namespace

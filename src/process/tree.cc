@@ -1,12 +1,66 @@
 #include "process/tree.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <set>
 
+#include "base/file.h"
 #include "process/search.h"
 
 namespace stasis::process {
+
+namespace {
+
+// If threads or processes of the tree end all the time, all of /proc is searched instead.
+constexpr int kMaxQuickWalks = 4;
+constexpr int kMaxWalks = 21;
+
+// Returns the children of a process, including zombies, from the files that list the children of
+// each thread. Returns nothing if a thread ended meanwhile, because its children may then be
+// missing: they go over to another thread.
+std::optional<std::vector<HostPid>> ReadChildren(HostPid pid) {
+  const auto threads = ReadThreads(pid);
+  if (!threads) return std::nullopt;
+  std::vector<HostPid> children;
+  for (const pid_t thread : *threads) {
+    auto text = ReadFile(fmt::format("/proc/{}/task/{}/children", pid.value, thread));
+    if (!text) return std::nullopt;
+    const char* at = text->c_str();
+    for (char* end = nullptr;; at = end) {
+      const long child = std::strtol(at, &end, 10);
+      if (end == at) break;
+      children.push_back({static_cast<pid_t>(child)});
+    }
+  }
+  const auto after = ReadThreads(pid);
+  if (!after) return std::nullopt;
+  const std::set<pid_t> there(after->begin(), after->end());
+  const bool all_there = std::all_of(threads->begin(), threads->end(),
+                                     [&](pid_t thread) { return there.contains(thread); });
+  return all_there ? std::optional(std::move(children)) : std::nullopt;
+}
+
+// Walks from the root to its descendants. Returns nothing if one of them ended meanwhile.
+std::optional<ProcessTree> WalkDown(Stat root) {
+  ProcessTree tree;
+  tree.members.push_back(std::move(root));
+  for (size_t i = 0; i < tree.members.size(); ++i) {
+    const HostPid pid = tree.members[i].id.pid;
+    const auto children = ReadChildren(pid);
+    if (!children) return std::nullopt;
+    for (const HostPid child : *children) {
+      auto stat = ReadStat(child);
+      if (!stat || stat->parent != pid) return std::nullopt;
+      tree.members.push_back(std::move(*stat));
+    }
+  }
+  return tree;
+}
+
+}  // namespace
 
 bool ProcessTree::Contains(HostPid pid) const {
   return std::any_of(members.begin(), members.end(),
@@ -36,19 +90,6 @@ Result<Snapshot> Snapshot::Take() {
   return snapshot;
 }
 
-Result<Snapshot> Snapshot::Settled(HostPid root) {
-  std::optional<ProcessTree> last;
-  for (int walk = 0; walk < kMaxWalks; ++walk) {
-    STASIS_ASSIGN(Snapshot snapshot, Take());
-    STASIS_ASSIGN(ProcessTree tree, snapshot.Tree(root));
-    if (last && tree.SameMembers(*last)) return snapshot;
-    last = std::move(tree);
-  }
-  return Fail(Code::kAborted, Domain::kProcess, 0,
-              "the process tree below " + ToString(root) + " keeps changing",
-              "try again when it has finished starting or ending processes");
-}
-
 Result<ProcessTree> Snapshot::Tree(HostPid root) const {
   ProcessTree tree;
   STASIS_ASSIGN(Stat root_stat, ReadStat(root));
@@ -68,9 +109,35 @@ std::vector<Stat> Snapshot::Session(HostPid leader) const {
   return members;
 }
 
+namespace {
+
+// Searches all of /proc until two walks agree.
+Result<ProcessTree> SearchTree(HostPid root) {
+  std::optional<ProcessTree> last;
+  for (int walk = 0; walk < kMaxWalks; ++walk) {
+    STASIS_ASSIGN(const Snapshot snapshot, Snapshot::Take());
+    STASIS_ASSIGN(ProcessTree tree, snapshot.Tree(root));
+    if (last && tree.SameMembers(*last)) return tree;
+    last = std::move(tree);
+  }
+  return Fail(Code::kAborted, Domain::kProcess, 0,
+              "the process tree below " + ToString(root) + " keeps changing",
+              "try again when it has finished starting or ending processes");
+}
+
+}  // namespace
+
+// The kernel leaves out a child only if one that it listed before ended during the read. Two walks
+// that agree and in which nothing ended have therefore found everything.
 Result<ProcessTree> ReadTree(HostPid root) {
-  STASIS_ASSIGN(Snapshot snapshot, Snapshot::Settled(root));
-  return snapshot.Tree(root);
+  std::optional<ProcessTree> last;
+  for (int walk = 0; walk < kMaxQuickWalks; ++walk) {
+    STASIS_ASSIGN(Stat stat, ReadStat(root));
+    auto tree = WalkDown(std::move(stat));
+    if (tree && last && tree->SameMembers(*last)) return std::move(*tree);
+    last = std::move(tree);
+  }
+  return SearchTree(root);
 }
 
 }  // namespace stasis::process

@@ -26,11 +26,6 @@ class Snapshot {
   // only.
   static Result<Snapshot> Take();
 
-  // Repeats the walk until two consecutive walks agree on the tree below `root`. Returns kAborted
-  // if `kMaxWalks` walks never agree, kNotFound if `root` does not exist.
-  static constexpr int kMaxWalks = 21;
-  static Result<Snapshot> Settled(HostPid root);
-
   // Returns the tree below `root`, including zombies, which CRIU would dump too. Returns kNotFound
   // if `root` does not exist.
   Result<ProcessTree> Tree(HostPid root) const;
@@ -43,7 +38,9 @@ class Snapshot {
   std::multimap<HostPid, Stat> by_parent_;
 };
 
-// Returns the tree below `root` once it is stable. Errors are those of Snapshot::Settled.
+// Returns the tree below `root` once it is stable. Reads only processes of the tree if the kernel
+// lists the children of processes (CONFIG_PROC_CHILDREN), all of /proc otherwise. Returns kNotFound
+// if `root` does not exist, kAborted if the tree keeps changing.
 Result<ProcessTree> ReadTree(HostPid root);
 
 }  // namespace stasis::process
