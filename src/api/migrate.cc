@@ -237,12 +237,18 @@ Result<v1::MigrationRound> Migration::Send(const std::string& image, const Progr
   return round;
 }
 
+// Names what the other host could not do, unless this side cancelled the request.
+Status OfThere(Status answered, const std::string& host, const char* task) {
+  if (answered || answered.error().code == Code::kCancelled) return answered;
+  return Annotate(std::move(answered), fmt::format("{} cannot {}", host, task));
+}
+
 // Sends a request about an image and waits for kBegun. `task` is for the error.
 Status Migration::AskThere(MessageKind kind, const google::protobuf::MessageLite& request,
                            seconds time, const char* task) {
   v1::MigrationBegun answer;
-  return Annotate(link_->Ask(kind, request, MessageKind::kBegun, answer, Limits(time)),
-                  fmt::format("{} cannot {}", request_.host(), task));
+  return OfThere(link_->Ask(kind, request, MessageKind::kBegun, answer, Limits(time)),
+                 request_.host(), task);
 }
 
 Status Migration::CheckThere(const std::string& image) {
@@ -309,8 +315,8 @@ Status Migration::Prepare(const std::string& image, plan::PhaseScope& scope) {
   const objects::CallOptions limits{scope.deadline(), call_.stop};
   STASIS_TRY(link_->Send(MessageKind::kRestore, restore, limits));
   v1::MigrationBegun ready;
-  return Annotate(link_->Await(MessageKind::kReady, ready, limits),
-                  fmt::format("{} cannot restore the program", request_.host()));
+  return OfThere(link_->Await(MessageKind::kReady, ready, limits), request_.host(),
+                 "restore the program");
 }
 
 // After this request the program does not run here again, unless the other host answers that the
