@@ -23,9 +23,11 @@ class EncryptedUnitSealer final : public UnitSealer {
 class EncryptedUnitOpener final : public UnitOpener {
  public:
   explicit EncryptedUnitOpener(PackOpener opener) : opener_(std::move(opener)) {}
-  Status Open(uint64_t number, std::string_view sealed, std::span<char> plain) override {
-    return opener_.Open(number, sealed, plain);
+  Status Begin(uint64_t number, std::span<char> plain) override {
+    return opener_.Begin(number, plain);
   }
+  Status Add(std::string_view sealed) override { return opener_.Add(sealed); }
+  Status Finish() override { return opener_.Finish(); }
 
  private:
   PackOpener opener_;

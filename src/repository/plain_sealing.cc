@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <array>
 #include <cassert>
 #include <cstring>
 
@@ -11,12 +12,11 @@ namespace stasis::repository {
 
 namespace {
 
-Id128 PlainTag(const Id128& pack, uint64_t number, std::string_view plain) {
-  ChecksumStream checksum;
+// The tag of a unit. Give it the bytes of the unit.
+void BeginTag(ChecksumStream& checksum, const Id128& pack, uint64_t number) {
+  checksum.Reset();
   checksum.Update(pack.View());
   checksum.Update({reinterpret_cast<const char*>(&number), sizeof number});
-  checksum.Update(plain);
-  return checksum.Finish();
 }
 
 class PlainUnitSealer final : public UnitSealer {
@@ -24,7 +24,9 @@ class PlainUnitSealer final : public UnitSealer {
   explicit PlainUnitSealer(const Id128& id) : id_(id) {}
   const Id128& id() const override { return id_; }
   Status Seal(std::string_view plain, char* sealed) override {
-    const Id128 tag = PlainTag(id_, next_++, plain);
+    BeginTag(checksum_, id_, next_++);
+    checksum_.Update(plain);
+    const Id128 tag = checksum_.Finish();
     if (sealed != plain.data()) std::memcpy(sealed, plain.data(), plain.size());
     std::memcpy(sealed + plain.size(), tag.bytes.data(), kTagBytes);
     return {};
@@ -33,25 +35,50 @@ class PlainUnitSealer final : public UnitSealer {
  private:
   const Id128 id_;
   uint64_t next_ = 0;
+  ChecksumStream checksum_;
 };
 
 class PlainUnitOpener final : public UnitOpener {
  public:
   explicit PlainUnitOpener(const Id128& id) : id_(id) {}
-  Status Open(uint64_t number, std::string_view sealed, std::span<char> plain) override {
-    assert(sealed.size() == plain.size() + kTagBytes);
-    const std::string_view data = sealed.substr(0, plain.size());
-    const Id128 tag = PlainTag(id_, number, data);
-    if (std::memcmp(tag.bytes.data(), sealed.data() + plain.size(), kTagBytes) != 0) {
-      return Fail(Code::kDataLoss, Domain::kImage, 0,
-                  fmt::format("unit {} is damaged: its checksum is wrong", number));
-    }
-    if (plain.data() != data.data()) std::memcpy(plain.data(), data.data(), data.size());
+  Status Begin(uint64_t number, std::span<char> plain) override {
+    number_ = number;
+    plain_ = plain;
+    taken_ = 0;
+    BeginTag(checksum_, id_, number);
     return {};
+  }
+  Status Add(std::string_view sealed) override {
+    assert(sealed.size() <= plain_.size() + kTagBytes - taken_);
+    if (taken_ < plain_.size()) {
+      const std::string_view data = sealed.substr(0, plain_.size() - taken_);
+      std::memcpy(plain_.data() + taken_, data.data(), data.size());
+      checksum_.Update({plain_.data() + taken_, data.size()});
+      taken_ += data.size();
+      sealed.remove_prefix(data.size());
+    }
+    if (sealed.empty()) return {};
+    std::memcpy(tag_.data() + (taken_ - plain_.size()), sealed.data(), sealed.size());
+    taken_ += sealed.size();
+    return {};
+  }
+  Status Finish() override {
+    const Id128 tag = checksum_.Finish();
+    if (taken_ == plain_.size() + kTagBytes &&
+        std::memcmp(tag.bytes.data(), tag_.data(), kTagBytes) == 0) {
+      return {};
+    }
+    return Fail(Code::kDataLoss, Domain::kImage, 0,
+                fmt::format("unit {} is damaged: its checksum is wrong", number_));
   }
 
  private:
   const Id128 id_;
+  uint64_t number_ = 0;
+  std::span<char> plain_;
+  uint64_t taken_ = 0;  // sealed bytes
+  ChecksumStream checksum_;
+  std::array<char, kTagBytes> tag_{};
 };
 
 // Records have a checksum and their key inside (record.h), so nothing is added.

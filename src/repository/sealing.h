@@ -24,13 +24,18 @@ class UnitSealer {
   virtual Status Seal(std::string_view plain, char* sealed) = 0;
 };
 
-// Opens units of one pack in any order. Use it in one thread.
+// Opens units of one pack in any order, each in pieces as they arrive. Use it in one thread at a
+// time.
 class UnitOpener {
  public:
   virtual ~UnitOpener() = default;
-  // Opens a unit into `plain`, which has exactly its length and may begin where `sealed` does.
-  // Returns kDataLoss if it is not the unit that was sealed under this number.
-  virtual Status Open(uint64_t number, std::string_view sealed, std::span<char> plain) = 0;
+  // Begins with the first byte of a unit, and abandons an unfinished one. The unit is opened into
+  // `plain`, which has exactly its length.
+  virtual Status Begin(uint64_t number, std::span<char> plain) = 0;
+  // Takes the next bytes of the sealed unit. What it writes to `plain` means nothing before Finish.
+  virtual Status Add(std::string_view sealed) = 0;
+  // Returns kDataLoss if the bytes are not the unit that was sealed under this number.
+  virtual Status Finish() = 0;
 };
 
 // Safe to use from any thread.

@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t kGapBytes = 64 << 10;
 constexpr uint64_t kRangeBytes = 16 << 20;
 
-// Divides the bytes of a range into units, and opens each when it is complete.
+// Divides the bytes of a range into units, and opens them as their bytes arrive.
 class UnitSink final : public objects::Sink {
  public:
   UnitSink(const PackTable& table, const FetchRange& range, UnitOpener& opener,
@@ -35,19 +35,13 @@ class UnitSink final : public objects::Sink {
         Advance(part, std::min<uint64_t>(part.size(), place_.offset - at));
         continue;
       }
-      const uint64_t missing = place_.sealed_bytes() - collected_;
-      if (collected_ == 0 && part.size() >= missing) {
-        STASIS_TRY(Open(part.substr(0, missing)));
-        Advance(part, missing);
-        Begin(next_ + 1);
-        continue;
-      }
-      const uint64_t some = std::min<uint64_t>(part.size(), missing);
-      std::memcpy(sealed_.get() + collected_, part.data(), some);
+      if (collected_ == 0) STASIS_TRY(BeginUnit());
+      const uint64_t some = std::min<uint64_t>(part.size(), place_.sealed_bytes() - collected_);
+      STASIS_TRY(opener_.Add(part.substr(0, some)));
       collected_ += some;
       Advance(part, some);
-      if (some < missing) continue;
-      STASIS_TRY(Open({sealed_.get(), collected_}));
+      if (collected_ < place_.sealed_bytes()) continue;
+      STASIS_TRY(FinishUnit());
       Begin(next_ + 1);
     }
     position_ += part.size();
@@ -72,20 +66,25 @@ class UnitSink final : public objects::Sink {
     part.remove_prefix(bytes);
     position_ += bytes;
   }
-  Status Open(std::string_view sealed) {
+  Status BeginUnit() {
     const uint32_t unit = range_.units[next_];
-    char* out = stored_.get();
-    if (place_of_ && place_.codec == store::Codec::kNone) {
-      if (char* place = place_of_(unit)) out = place;
+    stored_ = nullptr;
+    if (place_of_ && place_.codec == store::Codec::kNone) stored_ = place_of_(unit);
+    if (stored_ == nullptr) {
+      if (!buffer_) buffer_ = std::make_unique_for_overwrite<char[]>(kMaxUnitBytes);
+      stored_ = buffer_.get();
     }
-    STASIS_TRY(opener_.Open(unit, sealed, {out, place_.stored_bytes}));
-    std::string_view plain(out, place_.stored_bytes);
+    return opener_.Begin(unit, {stored_, place_.stored_bytes});
+  }
+  Status FinishUnit() {
+    STASIS_TRY(opener_.Finish());
+    std::string_view plain(stored_, place_.stored_bytes);
     if (place_.codec != store::Codec::kNone) {
       if (!plain_) plain_ = std::make_unique_for_overwrite<char[]>(kMaxUnitBytes);
       STASIS_TRY(store::Decompress(place_.codec, plain, plain_.get(), place_.plain_bytes));
       plain = {plain_.get(), place_.plain_bytes};
     }
-    return received_(unit, plain);
+    return received_(range_.units[next_], plain);
   }
 
   const PackTable& table_;
@@ -93,14 +92,13 @@ class UnitSink final : public objects::Sink {
   UnitOpener& opener_;
   const UnitReceived& received_;
   const UnitPlaceOf& place_of_;
-  const std::unique_ptr<char[]> sealed_ =
-      std::make_unique_for_overwrite<char[]>(kMaxUnitBytes + kTagBytes);
-  const std::unique_ptr<char[]> stored_ = std::make_unique_for_overwrite<char[]>(kMaxUnitBytes);
-  std::unique_ptr<char[]> plain_;
-  uint64_t position_ = 0;   // in the range
-  size_t next_ = 0;         // index into range_.units
-  UnitPlace place_;         // of that unit
-  uint64_t collected_ = 0;  // of its sealed bytes
+  char* stored_ = nullptr;          // where that unit is opened to
+  std::unique_ptr<char[]> buffer_;  // for units without a place, and compressed ones
+  std::unique_ptr<char[]> plain_;   // a unit that was compressed
+  uint64_t position_ = 0;           // in the range
+  size_t next_ = 0;                 // index into range_.units
+  UnitPlace place_;                 // of that unit
+  uint64_t collected_ = 0;          // of its sealed bytes
 };
 
 }  // namespace

@@ -2,6 +2,8 @@
 // would write to every page first, which can take longer than the use of the buffer.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <cstddef>
 #include <memory>
 
@@ -9,14 +11,21 @@
 
 namespace stasis::store {
 
-// Declare it `thread_local`. It is aligned for direct reads and writes.
+// Declare it `thread_local`. It is aligned for direct reads and writes. A large one is in huge
+// pages if the system has them, so that its first use causes few page faults.
 template <size_t kBytes>
 class ThreadBuffer {
  public:
+  ThreadBuffer() {
+    if (kIsLarge) (void)::madvise(memory_.get(), kBytes, MADV_HUGEPAGE);
+  }
   char* data() { return memory_->bytes; }
 
  private:
-  struct alignas(kPackAlign) Memory {
+  static constexpr size_t kHugePageBytes = 2 << 20;
+  static constexpr bool kIsLarge = kBytes % kHugePageBytes == 0 && kBytes > kHugePageBytes;
+
+  struct alignas(kIsLarge ? kHugePageBytes : kPackAlign) Memory {
     char bytes[kBytes];
   };
   const std::unique_ptr<Memory> memory_ = std::make_unique_for_overwrite<Memory>();
