@@ -188,6 +188,7 @@ def main(cases):
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
     parser.add_argument("--only")
+    parser.add_argument("--all", action="store_true", help="long lists of cases completely, as in the nightly run")
     options = parser.parse_args()
     isolate.enter(isolate_keep(options.build))
     failed = []
@@ -197,6 +198,7 @@ def main(cases):
             continue
         began = os.times().elapsed
         world = World(options.build)
+        world.every = options.all
         fixture = DaemonFixture(world)
         try:
             case(fixture)

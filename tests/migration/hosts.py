@@ -116,7 +116,7 @@ def check_rounds(*hosts, name="job"):
     demand(not missing, f"no round {sorted(missing)[:5]}")
 
 
-def start(host, name="job", memory="64M"):
+def start(host, name="job", memory="8M"):
     host.run(name, host.world.workloads / "vector", "--memory", memory, "--interval", "50")
     await_rounds(host, name)
 

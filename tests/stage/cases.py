@@ -21,16 +21,19 @@ def start_over(world):
 
 
 def main(cases):
-    """Takes --build DIR [--only WORD]. Each case is a function that gets the test environment and
-    the case's further arguments. Returns the exit code."""
+    """Takes --build DIR [--only WORD] [--all]. Each case is a function that gets the test environment
+    and the case's further arguments. With --all `world.every` is set, as in the nightly run. Returns
+    the exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
     parser.add_argument("--only", default="")
+    parser.add_argument("--all", action="store_true")
     options = parser.parse_args()
     build = os.path.abspath(options.build)
     isolate.enter(isolate_keep(build))
     failed = []
     world = World(build)
+    world.every = options.all
     for function, *args in cases:
         name = " ".join([function.__name__, *(getattr(a, "__name__", str(a)) for a in args)])
         if options.only not in name:
