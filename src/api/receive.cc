@@ -15,9 +15,11 @@
 #include "base/deadline.h"
 #include "base/file.h"
 #include "base/secret.h"
+#include "gpu_state/services.h"
 #include "migration/store_server.h"
 #include "objects/folder_store.h"
 #include "operations/data_ahead.h"
+#include "operations/restore.h"
 #include "repository/range_stream.h"
 #include "repository/sealing.h"
 #include "store/beneath.h"
@@ -31,6 +33,7 @@ using std::chrono::seconds;
 
 constexpr seconds kReplyTime{60};
 constexpr seconds kGreetingTime{60};
+constexpr seconds kRegisterTime{300};  // terabytes at 10 GB/s
 // After this time without a message the other host counts as lost. The time is long because the
 // other host may be dumping a program of hundreds of gigabytes.
 constexpr seconds kSilence{4 * 3600};
@@ -79,6 +82,7 @@ class MigrationReceiver {
   Status Begin(const migration::Frame& frame);
   Status Check(const migration::Frame& frame);
   Status Load(const migration::Frame& frame);
+  void RegisterArenas(const store::Manifest& manifest);
   Status Restore(const migration::Frame& frame);
   Result<v1::OperationEvent> RestoreImage(const std::string& image, v1::RestoreRequest request,
                                           std::string earlier_log, bool waits);
@@ -97,6 +101,7 @@ class MigrationReceiver {
   std::unique_ptr<repository::OpenedRepository> opened_;  // the repository of --via
   std::unique_ptr<repository::Sealing> sealing_;
   std::optional<repository::Repository> piped_;
+  std::string gpu_map_ = "auto";
   operations::DataAhead ahead_;
   std::shared_ptr<const repository::ImageRecord> loaded_;  // the image in ahead_
   bool went_ = false;                                      // the program was allowed to run
@@ -197,6 +202,7 @@ Status MigrationReceiver::AwaitGo(plan::PhaseScope& scope) {
 Status MigrationReceiver::Check(const migration::Frame& frame) {
   v1::MigrationCheck check;
   STASIS_TRY(ParseMessage(frame, check));
+  if (!check.restore().gpu_map().empty()) gpu_map_ = check.restore().gpu_map();
   STASIS_TRY(RestoreImage(check.image(), check.restore(), {}, /*waits=*/false));
   return Answer(MessageKind::kBegun, ThisHost());
 }
@@ -212,7 +218,18 @@ Status MigrationReceiver::Load(const migration::Frame& frame) {
   STASIS_TRY(ahead_.Load(stream->record()->manifest, *stream,
                          [this](uint64_t) { return !call_.stop.stop_requested(); }));
   loaded_ = stream->record();
+  RegisterArenas(loaded_->manifest);
   return Answer(MessageKind::kBegun, ThisHost());
+}
+
+// If this fails, the restore registers them itself, which takes longer.
+void MigrationReceiver::RegisterArenas(const store::Manifest& manifest) {
+  auto services = gpu_state::MakeServices(call_.paths, call_.settings, STASIS_VERSION,
+                                          /*keep_arenas=*/false);
+  operations::RestoreOptions restore;
+  restore.gpu_map = gpu_map_;
+  const auto map = operations::ChooseGpus(services, manifest, restore);
+  if (map) (void)ahead_.Register(services, *map, Deadline::In(kRegisterTime));
 }
 
 Status MigrationReceiver::Restore(const migration::Frame& frame) {

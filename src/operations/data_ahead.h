@@ -12,9 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/deadline.h"
 #include "base/paths.h"
 #include "base/result.h"
+#include "device/gpu_map.h"
 #include "gpu_state/gpu_shards.h"
+#include "gpu_state/services.h"
 #include "store/manifest.h"
 #include "store/range_source.h"
 
@@ -34,6 +37,10 @@ class DataAhead {
   // cancel. After an error there are no arenas.
   Status Load(const store::Manifest& manifest, const store::RangeSource& source,
               const std::function<bool(uint64_t)>& progress);
+  // Registers the arenas with the movers that will load them, each on the GPU that `map` gives, so
+  // that the restore need not. Resident movers keep this until they are idle for too long.
+  Status Register(gpu_state::Services& services, const device::GpuMap& map,
+                  const Deadline& deadline);
   // Moves the arenas to the shards with their processes and GPUs, as GpuShard::arena and ahead.
   // Frees those that no shard needs.
   void MoveTo(std::vector<gpu_state::GpuShard>& shards);

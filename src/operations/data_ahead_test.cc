@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "checkpoint/image_data.h"
 #include "gpu_state/shared_resume.h"
+#include "gpu_state/testing/fake_movers.h"
 
 namespace stasis::operations {
 namespace {
@@ -152,6 +153,22 @@ TEST_F(DataAheadTest, ArenasThatNobodyNeedsAreFreed) {
   ASSERT_TRUE(Load('c'));
   EXPECT_EQ(ahead_->bytes(), 0u);
   EXPECT_THAT(ArenaStates(), ::testing::Each("free"));
+}
+
+TEST_F(DataAheadTest, TheMoverOfTheTargetGpuRegistersTheArena) {
+  const device::GpuMap map = {{device::GpuUuid{kGpu}, fakes::GpuA()}};
+  ASSERT_TRUE(Load('a'));
+  fakes::CallLog log;
+  gpu_state::Services services;
+  services.movers = std::make_shared<fakes::FakeMovers>(log);
+  ASSERT_TRUE(ahead_->Register(services, map, Deadline()));
+  const std::vector<std::string> calls = {"mover A Start", "mover A Attach", "mover A Warm",
+                                          "mover A Detach"};
+  EXPECT_EQ(log.calls(), calls);
+  log.Clear();
+  log.Set("mover A Warm", fakes::Fault::kFail);
+  EXPECT_FALSE(ahead_->Register(services, map, Deadline()));
+  EXPECT_EQ(log.calls(), calls) << "the arena must not stay locked";
 }
 
 TEST_F(DataAheadTest, AProgramWithoutDataNeedsNoArena) {

@@ -35,8 +35,9 @@ std::vector<device::Gpu> RecordedGpus(const store::Manifest& manifest) {
   return gpus;
 }
 
-// Returns the map of the user. A held restore without one replaces GPUs that the container does not
-// get.
+}  // namespace
+
+// A held restore without a map replaces GPUs that the container does not get.
 Result<device::GpuMap> ChooseGpus(gpu_state::Services& services, const store::Manifest& manifest,
                                   const RestoreOptions& restore) {
   const bool replaces_missing =
@@ -69,8 +70,6 @@ Result<device::GpuMap> ChooseGpus(gpu_state::Services& services, const store::Ma
   }
   return map;
 }
-
-}  // namespace
 
 Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
                                 const OperationOptions& options) {

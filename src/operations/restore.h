@@ -6,11 +6,14 @@
 #include <vector>
 
 #include "criu/options.h"
+#include "device/gpu_map.h"
+#include "gpu_state/services.h"
 #include "operations/data_ahead.h"
 #include "operations/options.h"
 #include "operations/result.h"
 #include "operations/session.h"
 #include "plan/plan.h"
+#include "store/manifest.h"
 #include "store/range_source.h"
 
 namespace stasis::operations {
@@ -42,6 +45,11 @@ struct RestoreOptions {
   std::function<Status(plan::PhaseScope&)> before_adopt;
   criu::Options criu;
 };
+
+// Returns the GPUs that replace those of the image, by gpu_map; empty if the image's own are used.
+Result<device::GpuMap> ChooseGpus(gpu_state::Services& services, const store::Manifest& manifest,
+                                  const RestoreOptions& restore);
+
 Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
                                 const OperationOptions& options);
 

@@ -96,7 +96,7 @@ def interrupted(world, a, b):
     hold.unlink()
     b.set_receiver()
     settle(a, b)
-    demand(done.code == 1 and "cancelled" in done.err and "cannot" not in done.err, f"{done}")
+    demand(done.code == 1 and "cancelled" in done.err and "b cannot" not in done.err, f"{done}")
     expect_only(a, b)
     demand(not images_of(a), "images are left in the repository")
     expect_no_rest(a, b)

@@ -52,7 +52,9 @@ class FakeMover : public dataplane::MoverLink {
       return {};
     });
   }
-  Status Warm(uint64_t, const Deadline&) override { return {}; }
+  Status Warm(uint64_t, const Deadline&) override {
+    return Do("Warm", []() -> Status { return {}; });
+  }
   Result<dataplane::WireSpeed> Measure(uint64_t, const Deadline&) override {
     return Fail(Code::kUnimplemented, "fake");
   }
