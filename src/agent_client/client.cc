@@ -1,7 +1,10 @@
 #include "agent_client/client.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "agent_client/find.h"
 #include "agent_protocol/packet.h"
@@ -19,6 +22,8 @@ using std::chrono::milliseconds;
 // The time that an agent may take beyond the timeout of a step, to list the memory of the quiesced
 // program.
 constexpr milliseconds kRestSlack{10000};
+// An agent answers at once, unless its program is stopped or frozen.
+constexpr milliseconds kDisconnectTime{2000};
 // Error::raw of a connection that the agent has ended.
 constexpr int64_t kEnded = 1;
 
@@ -105,9 +110,24 @@ Result<AgentClient> AgentClient::Find(process::HostPid pid, milliseconds timeout
   return client;
 }
 
+AgentClient::Connection& AgentClient::Connection::operator=(Connection&& other) noexcept {
+  Disconnect();
+  socket_ = std::move(other.socket_);
+  admitted_ = other.admitted_;
+  return *this;
+}
+
+void AgentClient::Connection::Disconnect() {
+  if (!socket_ || !admitted_) return;
+  (void)::shutdown(socket_.get(), SHUT_WR);
+  pollfd end{socket_.get(), 0, 0};  // POLLHUP is always reported
+  (void)TEMP_FAILURE_RETRY(::poll(&end, 1, Milliseconds(kDisconnectTime)));
+}
+
 Result<AgentClient> AgentClient::Greet(UniqueFd socket, std::string who, milliseconds timeout) {
   AgentClient client(std::move(socket), std::move(who));
   STASIS_ASSIGN(client.hello_, client.AskHello(Type::kHello, timeout));
+  client.socket_.Admit();
   return client;
 }
 

@@ -67,7 +67,28 @@ class AgentClient final : public AgentLink {
   Result<uint32_t> ReceivePacket(agent_protocol::Packet* packet, int* fds,
                                  std::chrono::milliseconds timeout);
 
-  UniqueFd socket_;
+  // Disconnects at its end, and then waits until the agent has closed its end too, for 2 s at most.
+  // CRIU cannot dump a program that has the socket still open, because it belongs to the network
+  // namespace of this process.
+  class Connection {
+   public:
+    explicit Connection(UniqueFd socket) : socket_(std::move(socket)) {}
+    ~Connection() { Disconnect(); }
+    Connection(Connection&&) = default;
+    Connection& operator=(Connection&& other) noexcept;
+
+    int get() const { return socket_.get(); }
+    // Call it when the agent has answered. The agent keeps the sockets of clients that it refuses.
+    void Admit() { admitted_ = true; }
+
+   private:
+    void Disconnect();
+
+    UniqueFd socket_;
+    bool admitted_ = false;
+  };
+
+  Connection socket_;
   std::string who_;  // "the agent in process 4711"
   agent_protocol::HelloReply hello_{};
   bool goes_in_steps_ = false;

@@ -2,12 +2,16 @@
 
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
+#include <algorithm>
 #include <atomic>
+#include <future>
 #include <thread>
 
 #include "agent_client/find.h"
 #include "agent_protocol/packet.h"
+#include "process/proc.h"
 #include "stand.h"
 
 namespace stasis::agent_test {
@@ -50,6 +54,34 @@ TEST(Client, IsAnsweredWhileACallBlocksInTheDriver) {
     EXPECT_EQ(bytes, client->hello().range_bytes);
     ASSERT_DONE(client->Open(kLong));
   }
+}
+
+int SocketsOf(process::HostPid pid) {
+  const auto files = process::ReadOpenFiles(pid);
+  EXPECT_TRUE(files);
+  return static_cast<int>(std::count_if(files->begin(), files->end(), [](const auto& file) {
+    return file.target.starts_with("socket:");
+  }));
+}
+
+// CRIU refuses a program that has the client's socket still open.
+TEST(Client, IsGoneFromTheProgramWhenItHasDisconnected) {
+  Target target({"direct"});
+  const int sockets = SocketsOf(target.pid());
+  auto client = target.Connect();
+  ASSERT_DONE(client);
+  EXPECT_EQ(SocketsOf(target.pid()), sockets + 1);
+  // The agent cannot close its end at once.
+  ASSERT_EQ(kill(target.pid().value, SIGSTOP), 0);
+  siginfo_t stopped;
+  ASSERT_EQ(waitid(P_PID, id_t(target.pid().value), &stopped, WSTOPPED | WNOWAIT), 0);
+  auto gone = std::async(std::launch::async, [moved = std::move(*client), &target]() mutable {
+    { auto ends = std::move(moved); }
+    return SocketsOf(target.pid());
+  });
+  EXPECT_EQ(gone.wait_for(milliseconds(100)), std::future_status::timeout);
+  ASSERT_EQ(kill(target.pid().value, SIGCONT), 0);
+  EXPECT_EQ(gone.get(), sockets);
 }
 
 TEST(Client, ADisconnectBeforeReleaseReopens) {
