@@ -175,10 +175,15 @@ struct Found {
 Result<Found> FindMembers(const Services& services, const Target& target) {
   Found found;
   STASIS_ASSIGN(found.tree, process::ReadTree(target.root.pid));
+  // A process that the tree has started since it was read is not outside; CheckUnchanged finds it.
+  auto is_below_tree = [&](HostPid pid) {
+    const auto lineage = process::ReadLineage(pid);
+    return std::any_of(lineage.begin(), lineage.end(), [&](const process::Stat& ancestor) {
+      return found.tree.Contains(ancestor.id.pid);
+    });
+  };
   auto add = [&](process::Stat stat) {
-    if (!process::IsAlive(stat) || found.tree.Contains(stat.id.pid) || IsOurProgram(stat.id.pid)) {
-      return;
-    }
+    if (!process::IsAlive(stat) || is_below_tree(stat.id.pid) || IsOurProgram(stat.id.pid)) return;
     if (!IsAmong(stat, found.outside)) found.outside.push_back(std::move(stat));
   };
   if (!target.job.empty()) {

@@ -46,6 +46,7 @@ std::optional<std::vector<HostPid>> ReadChildren(HostPid pid) {
 // Walks from the root to its descendants. Returns nothing if one of them ended meanwhile.
 std::optional<ProcessTree> WalkDown(Stat root) {
   ProcessTree tree;
+  std::set<HostPid> known = {root.id.pid};
   tree.members.push_back(std::move(root));
   for (size_t i = 0; i < tree.members.size(); ++i) {
     const HostPid pid = tree.members[i].id.pid;
@@ -53,7 +54,8 @@ std::optional<ProcessTree> WalkDown(Stat root) {
     if (!children) return std::nullopt;
     for (const HostPid child : *children) {
       auto stat = ReadStat(child);
-      if (!stat || stat->parent != pid) return std::nullopt;
+      // A child is listed twice if its thread ended meanwhile.
+      if (!stat || stat->parent != pid || !known.insert(child).second) return std::nullopt;
       tree.members.push_back(std::move(*stat));
     }
   }
@@ -127,8 +129,9 @@ Result<ProcessTree> SearchTree(HostPid root) {
 
 }  // namespace
 
-// The kernel leaves out a child only if one that it listed before ended during the read. Two walks
-// that agree and in which nothing ended have therefore found everything.
+// A walk can miss a child only if another child or a thread ends at the same moment. Then a member
+// is gone in the next walk, or the walk itself has noticed the end. So two walks that agree are
+// taken to be complete.
 Result<ProcessTree> ReadTree(HostPid root) {
   std::optional<ProcessTree> last;
   for (int walk = 0; walk < kMaxQuickWalks; ++walk) {
