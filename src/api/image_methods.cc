@@ -110,16 +110,17 @@ Result<v1::VerifyImageResponse> VerifyImage(Call& call, const v1::VerifyImageReq
 Result<v1::DeleteImagesResponse> DeleteImages(Call& call, const v1::DeleteImagesRequest& request) {
   if (request.has_repository()) return DeleteImagesOfRepository(call, request);
   STASIS_ASSIGN(const std::string store, StoreOf(call, request.store()));
-  // Also removes leftovers of interrupted deletes and dumps.
-  STASIS_TRY(store::SweepPartials(store));
   std::vector<std::string> paths;  // find all images before deleting any
   for (const std::string& name : request.images()) {
     STASIS_ASSIGN(std::string path, ImagePath(call, request.store(), name));
     paths.push_back(std::move(path));
   }
+  // Also removes leftovers of interrupted deletes, dumps and migrations, which may be named too.
+  STASIS_TRY(store::SweepPartials(store));
   v1::DeleteImagesResponse response;
   for (const std::string& path : paths) {
-    if (auto status = store::DeleteImage(path); !status) {
+    auto status = PathExists(path) ? store::DeleteImage(path) : Status();
+    if (!status) {
       Error error = std::move(status).error();
       if (response.deleted_size() > 0) error.message += "; the images named before were deleted";
       return Fail(std::move(error).WithContext("cannot delete image " + Utf8(path)));

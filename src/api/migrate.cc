@@ -126,6 +126,7 @@ class Migration final : public HandOver {
   Status CheckHere();
   Status Connect();
   Status Rounds();
+  Status Explain(Status answered, const char* task) const;
   Status AskThere(MessageKind kind, const google::protobuf::MessageLite& request, seconds time,
                   const char* task);
   Status CheckThere(const std::string& image);
@@ -237,18 +238,17 @@ Result<v1::MigrationRound> Migration::Send(const std::string& image, const Progr
   return round;
 }
 
-// Names what the other host could not do, unless this side cancelled the request.
-Status OfThere(Status answered, const std::string& host, const char* task) {
-  if (answered || answered.error().code == Code::kCancelled) return answered;
-  return Annotate(std::move(answered), fmt::format("{} cannot {}", host, task));
+// Adds to an error what the other host could not do, unless the request was cancelled here.
+Status Migration::Explain(Status answered, const char* task) const {
+  if (answered || call_.stop.stop_requested()) return answered;
+  return Annotate(std::move(answered), fmt::format("{} cannot {}", request_.host(), task));
 }
 
 // Sends a request about an image and waits for kBegun. `task` is for the error.
 Status Migration::AskThere(MessageKind kind, const google::protobuf::MessageLite& request,
                            seconds time, const char* task) {
   v1::MigrationBegun answer;
-  return OfThere(link_->Ask(kind, request, MessageKind::kBegun, answer, Limits(time)),
-                 request_.host(), task);
+  return Explain(link_->Ask(kind, request, MessageKind::kBegun, answer, Limits(time)), task);
 }
 
 Status Migration::CheckThere(const std::string& image) {
@@ -265,8 +265,8 @@ Status Migration::LoadThere(const std::string& image) {
   return AskThere(MessageKind::kLoad, load, kLoadTime, "load the program's GPU memory");
 }
 
-// If this process is killed, a sweep of the store deletes the images of the rounds. It keeps the
-// last image, which may be the only copy of the program.
+// If this process is killed, a sweep of the store deletes all images of the migration but the
+// newest, which may be the only copy of the program.
 Status Migration::MarkRounds() {
   STASIS_TRY(MakeDirs(call_.paths.images()));
   STASIS_ASSIGN(mark_, store::MakeHidden(call_.paths.images(), prefix_, store::kMoving));
@@ -315,8 +315,7 @@ Status Migration::Prepare(const std::string& image, plan::PhaseScope& scope) {
   const objects::CallOptions limits{scope.deadline(), call_.stop};
   STASIS_TRY(link_->Send(MessageKind::kRestore, restore, limits));
   v1::MigrationBegun ready;
-  return OfThere(link_->Await(MessageKind::kReady, ready, limits), request_.host(),
-                 "restore the program");
+  return Explain(link_->Await(MessageKind::kReady, ready, limits), "restore the program");
 }
 
 // After this request the program does not run here again, unless the other host answers that the
@@ -396,8 +395,8 @@ void Migration::DeleteImages() {
     }
     if (PathExists(call_.paths.images() + "/" + name)) removal.add_images(name);
   }
-  if (removal.images_size() > 0) (void)api::DeleteImages(call_, removal);
-  RemoveMark();
+  // With the mark, a sweep deletes what stays here.
+  if (removal.images_size() == 0 || api::DeleteImages(call_, removal)) RemoveMark();
 }
 
 void Migration::RemoveMark() {

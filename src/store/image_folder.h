@@ -5,8 +5,7 @@
 //   .NAME.partial-HEX.late   files that CRIU wrote too late to be part of the image
 //   .NAME.deleted-HEX        being deleted (store/store_folder.h)
 //   .NAME.cpu-HEX            CRIU's files, made from its pages for a restore
-//   .NAME.moving-HEX         empty; exists during a migration that needs the images NAME-1, NAME-2,
-//   …
+//   .NAME.moving-HEX         empty; exists while a migration needs its images NAME-1, NAME-2, …
 //
 // A process that works on a hidden folder, or reads an image, holds flock(LOCK_SH) on the folder;
 // removing it needs LOCK_EX. The kernel releases the lock when the process exits or is killed, so

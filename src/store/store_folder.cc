@@ -9,7 +9,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <iterator>
+#include <map>
 
 #include "base/file.h"
 #include "store/beneath.h"
@@ -47,17 +50,28 @@ std::string NameIn(const std::string& hidden, std::string_view purpose) {
   return hidden.substr(1, hidden.rfind(fmt::format(".{}-", purpose)) - 1);
 }
 
-bool IsRoundOf(const std::string& prefix, std::string_view image) {
-  if (!image.starts_with(prefix + "-")) return false;
-  const std::string_view number = image.substr(prefix.size() + 1);
-  return !number.empty() && number.find_first_not_of("0123456789") == number.npos;
+// Returns the number of the round in the name of an image of a migration; 0 if it is not one.
+unsigned long RoundIn(const std::string& prefix, const std::string& image) {
+  if (!image.starts_with(prefix + "-")) return 0;
+  const std::string number = image.substr(prefix.size() + 1);
+  const bool is_number = number.find_first_not_of("0123456789") == number.npos;
+  return is_number ? std::strtoul(number.c_str(), nullptr, 10) : 0;
 }
 
-// Deletes the images of the rounds of a killed migration. Returns kAborted if one is being read.
-Status DeleteRounds(const std::string& store, const std::string& prefix) {
+// Deletes the images of a killed migration, except the newest, which may be the only copy of the
+// program. Fails if one cannot be deleted, for example because it is being read.
+Status DeleteRounds(const std::string& store, const std::string& prefix,
+                    const std::function<void()>& removed) {
   STASIS_ASSIGN(const auto images, ListImages(store));
+  std::map<unsigned long, std::string> rounds;
   for (const std::string& image : images) {
-    if (IsRoundOf(prefix, image)) STASIS_TRY(DeleteImage(store + "/" + image));
+    if (const unsigned long round = RoundIn(prefix, image)) rounds[round] = image;
+  }
+  const bool has_last = std::find(images.begin(), images.end(), prefix + "-last") != images.end();
+  if (!has_last && !rounds.empty()) rounds.erase(std::prev(rounds.end()));
+  for (const auto& [round, image] : rounds) {
+    const Status gone = DeleteImage(store + "/" + image, nullptr, removed);
+    if (!gone && gone.error().code != Code::kNotFound) return gone;
   }
   return {};
 }
@@ -110,10 +124,9 @@ Result<std::vector<std::string>> SweepPartials(
       if (at_work) at_work(store + "/" + name);
     };
     note();
-    Status gone;
-    if (IsHiddenName(name, kMoving)) gone = DeleteRounds(store, NameIn(name, kMoving));
-    if (!gone && gone.error().code == Code::kAborted) continue;
-    if (gone) gone = RemoveHidden(store_fd.get(), store, name, note);
+    // If an image of the migration stays, its folder stays too, for the next sweep.
+    if (IsHiddenName(name, kMoving) && !DeleteRounds(store, NameIn(name, kMoving), note)) continue;
+    auto gone = RemoveHidden(store_fd.get(), store, name, note);
     if (gone) {
       removed.push_back(name);
     } else if (first_failure) {

@@ -22,10 +22,10 @@ Result<std::string> ResolveImage(const std::vector<std::string>& stores,
 Result<std::vector<std::string>> ListImages(const std::string& store);
 
 // Removes hidden folders that killed processes left behind, but none that is in use. If `purpose`
-// (store/image_folder.h) is not empty, removes only folders for this purpose. Also deletes the
-// images of the rounds of a killed migration, with its hidden folder. Returns the removed hidden
-// names. Calls `at_work` with the path of each folder before it is removed, and again after each
-// removed file.
+// (store/image_folder.h) is not empty, removes only folders for this purpose. With the hidden
+// folder of a killed migration, also deletes its images, except the newest. Returns the removed
+// hidden names. Calls `at_work` with the path of each folder before it is removed, and again after
+// each removed file.
 Result<std::vector<std::string>> SweepPartials(
     const std::string& store, std::string_view purpose = {},
     const std::function<void(const std::string& folder)>& at_work = nullptr);

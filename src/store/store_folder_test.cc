@@ -113,7 +113,7 @@ TEST(StoreFolderTest, TheSweepRemovesOnlyHiddenFoldersOfStasis) {
   EXPECT_TRUE(SweepPartials("/proc/no-such-folder")->empty());
 }
 
-TEST(StoreFolderTest, TheSweepDeletesTheRoundsOfAKilledMigration) {
+TEST(StoreFolderTest, TheSweepDeletesAllImagesOfAKilledMigrationButTheNewest) {
   TempStore store;
   const std::vector<std::string> others = {"job-moving-1-last", "job-moving-1-2x", "job-moving-1-",
                                            "job-moving-10", "other-1"};
@@ -132,6 +132,13 @@ TEST(StoreFolderTest, TheSweepDeletesTheRoundsOfAKilledMigration) {
   read->Reset();
   EXPECT_EQ(*SweepPartials(store.path()), std::vector<std::string>{migration->name});
   EXPECT_THAT(*ListImages(store.path()), ::testing::UnorderedElementsAreArray(others));
+
+  // Without a last image, the newest round may be the only copy of the program.
+  for (const char* name : {"job-moving-2-2", "job-moving-2-10"}) MakeImage(store.path(), name);
+  MakeHidden(store.path(), "job-moving-2", kMoving)->fd.Reset();
+  EXPECT_EQ(SweepPartials(store.path())->size(), 1u);
+  EXPECT_FALSE(HasManifest(store / "job-moving-2-2"));
+  EXPECT_TRUE(HasManifest(store / "job-moving-2-10"));
 }
 
 // CRIU writes stats-dump to its open folder after the notification in which the image is committed.

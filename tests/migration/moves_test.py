@@ -9,6 +9,7 @@ import sys
 from hosts import (Host, await_journal, await_rounds, clear, end, expect_no_rest, expect_only, run_test, settle,
                    start)
 import processes
+from processes import wait_until
 import schemas
 from world import demand
 
@@ -79,21 +80,24 @@ def via_repository(world, a, b):
     end(a, b)
 
 
-def interrupted(world, a, b):
-    """Ctrl-C while the program is stopped and the other host restores its last image from the repository."""
+def interrupted(world, a, b, there=True):
+    """Ctrl-C while the program is stopped and the other host restores its last image from the repository, or when it
+    has restored it."""
     # The repositories that via_repository() has left: `a` has another one.
     a("repo", "remove", "fleet")
     a("repo", "add", "fleet", world.folder / "fleet")
     start(a)
     hold = world.folder / "hold"
     hold.touch()
-    b.set_receiver(STASIS_FAULT=f"data-return:before:hold={hold}")
-    moving = a.begin("migrate", "job", "b", "--via", "fleet", "--rounds", "1")
-    await_journal(b, '"phase":"data-return"')
-    demand(len(images_of(a)) == 2, lambda: f"the images are {images_of(a)}")
+    if there:
+        b.set_receiver(STASIS_FAULT=f"data-return:before:hold={hold}")
+    moving = a.begin("migrate", "job", "b", "--via", "fleet", "--rounds", "1",
+                     env={} if there else {"STASIS_FAULT": f"hand-over:after:hold={hold}"})
+    await_journal(*((b, '"phase":"data-return"') if there else (a, '"phase":"hand-over"')))
+    wait_until(lambda: len(images_of(a)) == 2, 60, lambda: f"the images are {images_of(a)}")
     os.kill(processes.children(moving.pid)[0], signal.SIGINT)
-    done = moving.wait()
     hold.unlink()
+    done = moving.wait()
     b.set_receiver()
     settle(a, b)
     demand(done.code == 1 and "cancelled" in done.err and "b cannot" not in done.err, f"{done}")
@@ -155,6 +159,8 @@ def run(world, a, b):
     without_rounds(a, b)
     via_repository(world, a, b)
     interrupted(world, a, b)
+    if world.every:
+        interrupted(world, a, b, there=False)
     refusals(world, a, b)
     without_gpu(a, b)
 
