@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/bin/bash
 # Runs a radosgw (Ceph's S3 server): one monitor, one OSD, no cephx.
 # usage: radosgw.sh FOLDER [memory | disk]
 # Objects are in memory, or in files in FOLDER. Prints its port when it answers. A line on standard
@@ -110,14 +110,29 @@ step ceph-mon -i a --mkfs --monmap "$folder/monmap" >"$folder/log/mkfs.out" 2>&1
 start ceph-mon -i a -f
 step ceph-osd -i 0 --mkfs --osd-uuid "$(cat /proc/sys/kernel/random/uuid)" >>"$folder/log/mkfs.out" 2>&1
 step ceph osd new "$(cat "$folder/osd/fsid")" 0 >/dev/null 2>"$folder/log/osd-new.out"
-start ceph-osd -i 0 -f
+start_osd() {
+  start ceph-osd -i 0 -f
+  osd=$!
+}
+start_osd
 start_radosgw() {
   start radosgw -n client.rgw -f
   echo $! >"$folder/run/radosgw"
 }
 start_radosgw
+# This waits for the OSD, which on a busy machine may end at its start because it does not know the
+# monitor's fsid yet ("wrong fsid"). Then it is started again.
 step radosgw-admin -n client.rgw user create --uid=test --display-name=test --access-key=AKIDTEST --secret=secret \
-  >"$folder/log/user.out" 2>&1
+  >"$folder/log/user.out" 2>&1 &
+user=$!
+started="$started $user"
+while :; do
+  code=0
+  wait -n -p ended "$user" "$osd" || code=$?
+  [ "$ended" != "$user" ] || break
+  start_osd
+done
+[ $code -eq 0 ]
 
 # There is no event for a port that another program opens.
 await_port() {

@@ -30,7 +30,7 @@ class Server:
         self.folder = world.folder / "server"
         self.folder.mkdir()
         words = {"fake": [sys.executable, HERE / "fake_s3.py"],
-                 "radosgw": ["/bin/sh", HERE / "radosgw.sh", self.folder],
+                 "radosgw": ["/bin/bash", HERE / "radosgw.sh", self.folder],
                  "swift": ["/bin/sh", HERE / "swift.sh", self.folder]}[kind]
         self.process = subprocess.Popen([*words, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         world.own(self.process.pid)
