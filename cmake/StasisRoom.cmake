@@ -17,12 +17,12 @@ add_custom_target(thread_tests)
 # Generated code that clang-tidy needs to parse the sources.
 add_custom_target(generated)
 
-# stasis_gtest(NAME PROGRAM LABELS label... [SHARDS count] [SERIAL]): adds the ctest entry NAME that
+# stasis_gtest(NAME PROGRAM LABELS label... [SHARDS count]): adds the ctest entry NAME that
 # runs a test program. SHARDS distributes the program's cases over that many entries (NAME.1,
 # NAME.2, ...), which can run in parallel. Each entry writes gtest/ENTRY.xml for
 # `tools/gtest_cases.py`, because ctest does not see single cases.
 function(stasis_gtest NAME PROGRAM)
-  cmake_parse_arguments(ARG "SERIAL" "SHARDS" "LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "SHARDS" "LABELS" ${ARGN})
   if(NOT ARG_SHARDS)
     set(ARG_SHARDS 1)
   endif()
@@ -33,7 +33,7 @@ function(stasis_gtest NAME PROGRAM)
     endif()
     math(EXPR index "${shard} - 1")
     add_test(NAME ${entry} COMMAND ${PROGRAM})
-    set_tests_properties(${entry} PROPERTIES TIMEOUT 600 LABELS "${ARG_LABELS}" RUN_SERIAL ${ARG_SERIAL} ENVIRONMENT
+    set_tests_properties(${entry} PROPERTIES TIMEOUT 600 LABELS "${ARG_LABELS}" ENVIRONMENT
       "GTEST_OUTPUT=xml:${CMAKE_BINARY_DIR}/gtest/${entry}.xml;GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${index}")
   endforeach()
 endfunction()
