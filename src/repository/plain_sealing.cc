@@ -12,7 +12,7 @@ namespace stasis::repository {
 
 namespace {
 
-// The tag of a unit. Give it the bytes of the unit.
+// Begins the checksum that is the tag of a unit. The bytes of the unit follow.
 void BeginTag(ChecksumStream& checksum, const Id128& pack, uint64_t number) {
   checksum.Reset();
   checksum.Update(pack.View());

@@ -1,7 +1,7 @@
 """no_start_test.py --build DIR [--only CASE] [--all]: no more threads and processes can be started, either
 from the Nth start on or for only the Nth, in the daemon or in a command that uses it, for each N
-(without --all for every third) until all starts succeed. Every command gets an answer, the daemon lists no finished operation, and
-it can be drained."""
+(without --all for every third) until all starts succeed. Every command gets an answer, the daemon
+lists no finished operation, and it can be drained."""
 
 import signal
 import sys

@@ -1,7 +1,7 @@
 """no_start_table.py --build DIR [--all] VERB: no more threads and processes can be started, either
 from the Nth start on or for only the Nth, in the command, a mover or the device helper, until all
-of a command's starts succeed. With --all for each N; otherwise for some of them, which alternate
-between the two ways.
+of a command's starts succeed. With --all for each N; otherwise for the first, and for some others
+that alternate between the two ways.
 
 The program is a tree of four processes on two GPUs, to cover every step that is done for several of
 them. After each case the program is unchanged, or the operation succeeded with fewer threads.
@@ -48,7 +48,7 @@ def run(stand, verb):
     for program in PROGRAMS:
         for turn, how_long in enumerate(HOW_LONG):
             seen = set()
-            some = (1, *range(2, MOST_STARTS, STEP))[turn::len(HOW_LONG)]
+            some = (1, *range(2, MOST_STARTS, STEP)[turn::len(HOW_LONG)])
             for number in range(1, MOST_STARTS) if stand.every else some:
                 stand.case(f"{program}: start {number} fails {how_long}", strike, verb, VERBS[verb], program, number,
                            how_long, seen)
