@@ -39,6 +39,8 @@ bool ReadWord(int fd, uint64_t* word) {
 
 // Requests arrive on stdin and answers go to stdout; the first answer means "ready".
 void LiveAsChild(const Options& options, Workload& life) {
+  // The parent ignores it. A child that outlives its parent for a moment reports nothing.
+  signal(SIGPIPE, SIG_DFL);
   // Text output must not mix with the answers to the parent.
   const int answer = dup(STDOUT_FILENO);
   dup2(STDERR_FILENO, STDOUT_FILENO);
