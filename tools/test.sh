@@ -5,6 +5,11 @@
 set -eu
 . tools/lib.sh
 
+# The tests need Debian's programs. Others of the same name may lack modules, or be scripts that take
+# longer than some tests, like those of pyenv.
+PATH=/usr/sbin:/usr/bin:/sbin:/bin:$PATH
+export PATH
+
 preset=release
 case ${1:-} in
   release | dev | nightly | asan | tsan)

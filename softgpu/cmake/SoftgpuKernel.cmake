@@ -14,7 +14,7 @@ function(softgpu_kernel_image TARGET FILE)
   # the globals and data of the kernel file are writable, because the driver replaces these pages by
   # device memory. Hence no start files are linked and everything else is RELRO.
   target_compile_options(${TARGET} PRIVATE -fvisibility=default $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique>
-                         -fno-sanitize=all -fno-exceptions)
+                         -fno-sanitize=all -fno-exceptions -O3)
   target_link_options(${TARGET} PRIVATE -nostartfiles -static-libgcc -static-libstdc++ -fno-sanitize=all
                       LINKER:-Bsymbolic,-z,relro,-z,now,--no-undefined)
   set_target_properties(${TARGET} PROPERTIES PREFIX "" OUTPUT_NAME ${TARGET}.softgpu SUFFIX .so

@@ -12,15 +12,17 @@ class Late(Exception):
 
 
 def wait_until(condition, seconds, what):
-    """Polls `condition()` every few milliseconds and returns its value once it is true."""
+    """Polls `condition()`, less often the longer it takes, and returns its value once it is true."""
     deadline = time.monotonic() + seconds
+    pause = 0.002
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
             raise Late(f"{what() if callable(what) else what} (waited {seconds} s)")
-        time.sleep(0.005)
+        time.sleep(pause)
+        pause = min(pause * 1.3, 0.03)
 
 
 def told(pid, name):
