@@ -104,7 +104,8 @@ def main():
     hosts = Hosts(machine)
     llama = [sys.executable, HERE / "torch_llama.py", "--layers", os.environ.get("LAYERS", "32"), "--cache",
              os.environ.get("CACHE_GIB", "0"), "--tokens", TOKENS]
-    vector = [machine.workload("vector"), "--memory", "256M" if SOFT else "4G", "--interval", "50"]
+    vector = [machine.workload("vector"), "--memory", os.environ.get("VECTOR", "256M" if SOFT else "4G"),
+              "--interval", "50"]
     steps = {"vector": (vector, 3, whole)}
     if not SOFT:
         steps["llama"] = (llama, 2 * TOKENS, lambda output, undisturbed: periodic(output, TOKENS, undisturbed))
