@@ -15,9 +15,9 @@ from processes import wait_until
 from world import demand
 
 # Where the source can be killed, and where the program runs then.
-PHASES = [("hand-over", "before", "a"), ("stop", "after", "a"), ("switch", "before", "a"), ("switch", "after", "b"),
-          ("await-end", "before", "b")]
-MORE_PHASES = [("describe", "before", "a"), ("commit", "after", "a"), ("hand-over", "after", "a")]  # with --all
+PHASES = [("hand-over", "before", "a"), ("stop", "after", "a"), ("switch", "after", "b")]
+MORE_PHASES = [("describe", "before", "a"), ("commit", "after", "a"), ("hand-over", "after", "a"), ("switch", "before", "a"),
+               ("await-end", "before", "b")]  # with --all
 
 
 def source_killed(world, a, b):

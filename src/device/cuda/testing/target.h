@@ -96,12 +96,12 @@ class Target {
 
   // Returns the answer to a command, or "timeout" if none arrives (a process whose GPU is locked
   // answers late).
-  std::string Command(const std::string& line, milliseconds limit = milliseconds(10000)) {
+  std::string Command(const std::string& line, milliseconds limit = std::chrono::seconds(60)) {
     Send(line);
     return Answer(limit);
   }
   void Send(const std::string& line) { EXPECT_TRUE(WriteAll(in_.get(), line + "\n")); }
-  std::string Answer(milliseconds limit = milliseconds(10000)) {
+  std::string Answer(milliseconds limit = std::chrono::seconds(60)) {
     Deadline deadline = Deadline::In(limit);
     std::string line;
     for (char c;;) {
