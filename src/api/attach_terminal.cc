@@ -174,7 +174,7 @@ Result<int> Stay::End() {
     if (!waited && waited.error().code == Code::kDeadlineExceeded) {
       return Fail(Code::kUnavailable,
                   fmt::format("the shim of job {} has ended, and so has the job's terminal", id_),
-                  "the program still runs: `stasis ps` lists it, `stasis kill` ends it");
+                  "the program is still running: `stasis ps` lists it, `stasis kill` ends it");
     }
     STASIS_TRY(std::move(waited));
   }

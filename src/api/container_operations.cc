@@ -93,7 +93,8 @@ Status ChooseImage(const Call& call, const v1::DumpRequest& request,
     case Runtime::kContainerd:
       if (!request.store().empty()) {
         return FailUsage("containerd keeps a checkpoint in its own store, not in a folder",
-                         "--name names it there; `ctr image export` writes it to a file");
+                         "use --name to name the checkpoint in that store, and `ctr image export` "
+                         "to write it to a file");
       }
       checkpoint.image = name;
       return {};

@@ -52,7 +52,7 @@ Status DaemonServer::Bind() {
   STASIS_TRY(MakeDirs(path.substr(0, path.rfind('/')), for_all ? 0755 : 0700));
   STASIS_ASSIGN(lock_, Open(path + ".lock", O_RDWR | O_CREAT | O_NOFOLLOW, 0600));
   if (!TryLock(lock_.get())) {
-    return Fail(Code::kAborted, "a daemon already runs and listens at " + path,
+    return Fail(Code::kAborted, "a daemon is already running and listening at " + path,
                 "`stasis daemon status` shows it");
   }
   // An existing socket belongs to a dead daemon, because this process holds the lock.

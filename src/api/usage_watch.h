@@ -24,7 +24,8 @@ class UsageWatch {
 
   explicit UsageWatch(DaemonMetrics& daemon_metrics) : daemon_metrics_(daemon_metrics) {}
 
-  // Watches the folders of `work`, a call of `uid`, with its credentials and settings.
+  // Adds the folders of `work`, a call by user `uid`. Workers read them with the credentials and
+  // settings of this call.
   void Add(uid_t uid, const v1::WorkerRequest& work);
 
   // Updates figures that are older than a few seconds. Waits only a short time for the workers; the

@@ -139,7 +139,7 @@ Result<int> Subprocess::Wait(const Deadline& deadline) {
   int ready = TEMP_FAILURE_RETRY(::poll(&p, 1, deadline.PollTimeout()));
   if (ready < 0) return FailErrno(errno, "poll");
   if (ready == 0) {
-    return Fail(Code::kDeadlineExceeded, "process " + std::to_string(pid_) + " still runs");
+    return Fail(Code::kDeadlineExceeded, "process " + std::to_string(pid_) + " is still running");
   }
   int status = 0;
   if (TEMP_FAILURE_RETRY(::waitpid(pid_, &status, 0)) < 0) return FailErrno(errno, "waitpid");

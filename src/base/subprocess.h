@@ -47,7 +47,7 @@ class Subprocess {
   // Becomes readable when the child exits.
   int pidfd() const { return pidfd_.get(); }
   // Waits for the child to exit and reaps it. Returns the wait status of waitpid(2), or
-  // kDeadlineExceeded if the child still runs.
+  // kDeadlineExceeded if the child is still running.
   Result<int> Wait(const Deadline& deadline = {});
   void Kill(int signal);
 

@@ -71,7 +71,7 @@ TEST_F(RemoteMeasureTest, MovesTheSameBytesInEachTransfer) {
     EXPECT_GT(round.restore_s, 0);
     EXPECT_GT(round.push_requests, 4u);
   }
-  // One at first, two to choose the number of parallel transfers, and one in each round.
+  // All objects are put once at first, twice to choose how many at a time, and once in each round.
   EXPECT_EQ(plain_puts, 6u * (1 + 2 + 2));
   EXPECT_GE(packs, 2u) << "the second round found the memory of the first one";
   objects_.set_hook(nullptr);

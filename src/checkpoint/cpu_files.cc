@@ -60,7 +60,7 @@ Error NoRoom(uint64_t bytes, const std::vector<Tried>& tried) {
       "there is no space for the files of {} bytes of CPU memory that CRIU needs (twice as many "
       "bytes in memory, where the program itself needs as much). Free bytes: {}",
       bytes, text);
-  error.hint = "end a program that uses much memory, or free space on one of these disks";
+  error.hint = "end a program that uses a lot of memory, or free space on one of these disks";
   return error;
 }
 

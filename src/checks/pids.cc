@@ -48,7 +48,7 @@ Status CheckPidFree(const store::Process& p) {
   const bool same = taken->id.start_time == p.start_ticks;
   return Fail(Code::kAborted,
               fmt::format("process id {} of the image is taken by {}{}", pid, taken->comm,
-                          same ? ": the program itself still runs" : ""),
+                          same ? ": the program itself is still running" : ""),
               (same ? std::string("end it first")
                     : std::string("a program is restored with its old process ids: end that "
                                   "process")) +

@@ -64,7 +64,7 @@ Outcome Start(const Globals& globals, bool foreground) {
   if (foreground) return InForeground();
   if (auto running = api::Client::OpenDaemon(globals.settings())) {
     STASIS_ASSIGN(const v1::DaemonStatus status, running->GetStatus());
-    PrintResult(globals, fmt::format("a daemon already runs: process {}", status.pid()),
+    PrintResult(globals, fmt::format("a daemon is already running: process {}", status.pid()),
                 {{"pid", status.pid()}, {"socket", status.socket()}, {"started", false}});
     return 0;
   }
@@ -146,7 +146,7 @@ void RegisterDaemon(App app, const std::function<void(Action)>& select) {
   auto verb = app.add_subcommand("daemon", "Start the daemon, show its status, and stop it");
   verb->require_subcommand(1);
   auto foreground = std::make_shared<bool>(false);
-  auto start = verb->add_subcommand("start", "Start the daemon unless it already runs");
+  auto start = verb->add_subcommand("start", "Start the daemon unless it is already running");
   start->add_flag("--foreground", *foreground, "Run in the foreground, for service managers");
   start->callback(
       [=] { select([=](const Globals& globals) { return Start(globals, *foreground); }); });

@@ -198,9 +198,10 @@ Observation InspectConfig(const SetupPaths& paths) {
     return {"container-criu", Level::kCannot,
             fmt::format("{} says `libdir {}`, but the plugin of this installation is in {}",
                         paths.criu_config, config.libdir, paths.plugin_folder),
-            config.libdir_is_ours ? kSetupFix
-                                  : "delete that line if nothing needs its plugins, then `sudo "
-                                    "stasis container setup`"};
+            config.libdir_is_ours
+                ? kSetupFix
+                : "delete that line if nothing needs the plugins in that folder, then run `sudo "
+                  "stasis container setup`"};
   }
   for (const char* more : kMoreConfigs) {
     auto other = ReadSharedFile(paths.root + more);

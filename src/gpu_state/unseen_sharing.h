@@ -25,7 +25,7 @@ using UnseenProcesses = std::vector<UnseenProcess>;
 void NoteUnseen(agent_client::Agents& agents, const plan::RecordedProcess& process,
                 const agent_protocol::HelloReply* hello, UnseenProcesses& unseen);
 
-// Returns a sentence that describes them, or nothing if there are fewer than two.
+// Returns a sentence about the processes in `unseen`, or nothing if there are fewer than two.
 std::optional<std::string> UnseenSharing(const UnseenProcesses& unseen);
 
 // Returns kUnimplemented, with their names, if there are two or more such processes and at least

@@ -49,7 +49,7 @@ Status Watch::Wait(int extra_fd, const Deadline& deadline) {
                     {extra_fd, POLLIN, 0}};
   int ready = TEMP_FAILURE_RETRY(::poll(waits, std::size(waits), deadline.PollTimeout()));
   if (ready < 0) return FailErrno(errno, "poll");
-  if (ready == 0) return Fail(Code::kDeadlineExceeded, "job " + id_ + " still runs");
+  if (ready == 0) return Fail(Code::kDeadlineExceeded, "job " + id_ + " is still running");
   char events[4096];
   while (::read(inotify_.get(), events, sizeof events) > 0) {
   }

@@ -22,7 +22,7 @@ class SshCommand {
   static Result<std::unique_ptr<SshCommand>> Start(const std::string& command,
                                                    const std::string& host,
                                                    const std::string& remote_command);
-  // Kills the command if it still runs.
+  // Kills the command if it is still running.
   ~SshCommand();
   SshCommand(const SshCommand&) = delete;
 

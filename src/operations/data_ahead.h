@@ -1,6 +1,6 @@
 // GPU memory of a program that will be restored on this host (stasis migrate). Arenas take the
-// memory of each image that arrives while the program still runs on the other host, so that the
-// restore of the last image reads only what has changed since.
+// memory of each image that arrives while the program is still running on the other host, so that
+// the restore of the last image reads only what has changed since.
 //
 // The arenas belong to this process. If it is killed, the next command that sweeps arenas frees
 // them.

@@ -44,9 +44,9 @@ class Hold {
   // May be called again after a failure, as RunInSession does, until the program is held.
   Result<OperationResult> Run(Session& session, const HoldOptions& hold,
                               const OperationOptions& options);
-  // Answers the request that waits for the end of the operation. If the program already runs, CRIU
-  // exits only after this answer. After a restore, waits until CRIU has let the program run, and
-  // kills the program if CRIU fails.
+  // Answers the request that waits for the end of the operation. If the program is already running,
+  // CRIU exits only after this answer. After a restore, waits until CRIU has let the program run,
+  // and kills the program if CRIU fails.
   void Answer(const Status& result);
 
  private:

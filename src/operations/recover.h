@@ -19,7 +19,7 @@ struct RecoveredOperation {
   std::string target;
   std::vector<process::ProcessId> members;
   bool ok = false;
-  bool under_way = false;  // its command or a helper still runs, so it was left alone
+  bool under_way = false;  // its command or a helper is still running, so it was left alone
   std::string outcome;     // a sentence
   std::string id;          // of the interrupted operation; may be empty
 };

@@ -227,7 +227,7 @@ Status Pusher::PutAll() {
                   "requests took longer than {} s",
                   kMaxRounds, repository_.store().Name(),
                   std::chrono::duration_cast<std::chrono::seconds>(options_.record_valid).count()),
-      "Try again when no gc runs and the storage answers faster.");
+      "Try again when no gc is running and the storage answers faster.");
 }
 
 // Another push of this name may have ended at the same moment; the later request wins.

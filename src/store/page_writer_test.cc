@@ -26,7 +26,7 @@ std::string Pages(uint32_t seed, size_t count) {
   return memory;
 }
 
-// Generated once, because it takes long to generate 17 MiB of random data.
+// Generated once, because generating 17 MiB of random data takes a long time.
 const std::string& LargeMemory() {
   static const std::string memory = Pages(3, kLarge / kPageBytes);
   return memory;

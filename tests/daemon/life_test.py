@@ -26,7 +26,7 @@ def start_status_drain(fixture: DaemonFixture):
     demand(again == {"pid": fixture.pid, "socket": fixture.socket, "started": False}, f"{again}")
     # Started explicitly at the same place, it is rejected.
     second = world.begin(program="stasisd").wait()
-    demand(second.code == 7 and "a daemon already runs" in second.err, f"{second}")
+    demand(second.code == 7 and "a daemon is already running" in second.err, f"{second}")
     status = fixture.status()
     demand((status["pid"], status["uid"], status["draining"], status["operations"]) == (fixture.pid, 0, False, []),
            f"{status}")
