@@ -376,8 +376,8 @@ void OnRejoin() {
 
 void EndClient() {
   NoteCopyIsLost();
-  g_client.Close();
   g_refused.Close();
+  g_client.Close();  // the last one, because its client waits for it
   if (g_state == State::kShut) return ReopenShut();
   if (g_state == State::kClosed || g_state == State::kMapped) {
     ReopenAlone();

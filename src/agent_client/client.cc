@@ -120,8 +120,16 @@ AgentClient::Connection& AgentClient::Connection::operator=(Connection&& other) 
 void AgentClient::Connection::Disconnect() {
   if (!socket_ || !admitted_) return;
   (void)::shutdown(socket_.get(), SHUT_WR);
-  pollfd end{socket_.get(), 0, 0};  // POLLHUP is always reported
-  (void)TEMP_FAILURE_RETRY(::poll(&end, 1, Milliseconds(kDisconnectTime)));
+  const Deadline deadline = Deadline::In(kDisconnectTime);
+  for (;;) {
+    pollfd end{socket_.get(), POLLIN, 0};
+    const int ready = ::poll(&end, 1, deadline.PollTimeout());
+    if (ready == 0 || (ready < 0 && errno != EINTR)) return;
+    // The rest of an answer that nobody awaits is dropped, with its descriptors.
+    char first = 0;
+    const ssize_t bytes = ::recv(socket_.get(), &first, 1, MSG_DONTWAIT);
+    if (bytes == 0 || (bytes < 0 && errno != EINTR && errno != EAGAIN)) return;
+  }
 }
 
 Result<AgentClient> AgentClient::Greet(UniqueFd socket, std::string who, milliseconds timeout) {
