@@ -384,19 +384,22 @@ Result<v1::OperationEvent> Migration::MoveNow() {
 
 // Deletes the images of the rounds, and the last one unless it may be the only copy of the program.
 // A cancelled migration deletes them too.
+// The last image goes first: sweeps keep it, so it must not stay because another one cannot be
+// deleted.
 void Migration::DeleteImages() {
   const objects::CallOptions limits{Deadline::In(kAnswerTime), {}};
-  v1::DeleteImagesRequest removal;
-  for (const std::string& name : images_) {
-    const bool last = &name == &images_.back();
-    if (last && keeps_last_) continue;
+  if (keeps_last_ && !images_.empty()) images_.pop_back();
+  bool all_gone = true;
+  for (auto name = images_.rbegin(); name != images_.rend(); ++name) {
     if (transfer_ && transfer_->opened() != nullptr) {
-      (void)repository::DeleteImage(transfer_->repository(), name, limits);
+      (void)repository::DeleteImage(transfer_->repository(), *name, limits);
     }
-    if (PathExists(call_.paths.images() + "/" + name)) removal.add_images(name);
+    if (!PathExists(call_.paths.images() + "/" + *name)) continue;
+    v1::DeleteImagesRequest removal;
+    removal.add_images(*name);
+    if (!api::DeleteImages(call_, removal)) all_gone = false;
   }
-  // With the mark, a sweep deletes what stays here.
-  if (removal.images_size() == 0 || api::DeleteImages(call_, removal)) RemoveMark();
+  if (all_gone) RemoveMark();
 }
 
 void Migration::RemoveMark() {

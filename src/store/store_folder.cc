@@ -70,7 +70,7 @@ Status DeleteRounds(const std::string& store, const std::string& prefix,
   const bool has_last = std::find(images.begin(), images.end(), prefix + "-last") != images.end();
   if (!has_last && !rounds.empty()) rounds.erase(std::prev(rounds.end()));
   for (const auto& [round, image] : rounds) {
-    const Status gone = DeleteImage(store + "/" + image, nullptr, removed);
+    Status gone = DeleteImage(store + "/" + image, nullptr, removed);
     if (!gone && gone.error().code != Code::kNotFound) return gone;
   }
   return {};
