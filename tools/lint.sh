@@ -40,7 +40,7 @@ status=0
 files '*.cc' '*.h' '*.c' '*.cu' | xargs -r clang-format-16 --dry-run --Werror || status=$?
 verdict $status format
 status=0
-{ files '*.sh'; files run .ci/run; } | xargs -r shellcheck -x -s sh || status=$?
+{ files '*.sh'; files run .ci/run; } | xargs -r shellcheck -x || status=$?
 verdict $status shell
 status=0
 files '*.py' | xargs -r python3 -m py_compile || status=$?

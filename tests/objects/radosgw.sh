@@ -84,11 +84,10 @@ admin socket =
 END
 export CEPH_CONF="$folder/ceph.conf" CEPH_ARGS="-c $folder/ceph.conf"
 
-started=
 # shellcheck disable=SC2317  # called by the trap
 stop() {
-  # shellcheck disable=SC2086  # one process id a word
-  kill -KILL $started 2>/dev/null || true
+  # shellcheck disable=SC2046  # one process id a word
+  kill -KILL $(jobs -p) 2>/dev/null || true
   wait 2>/dev/null
 }
 end() {
@@ -102,7 +101,6 @@ trap end EXIT
 step() { timeout 150 "$@"; }
 start() {
   "$@" </dev/null >"$folder/log/$1.out" 2>&1 &
-  started="$started $!"
 }
 
 monmaptool --create --fsid "$fsid" --addv a "[v1:127.0.0.1:$mon_port]" "$folder/monmap" >/dev/null
@@ -125,14 +123,13 @@ start_radosgw
 step radosgw-admin -n client.rgw user create --uid=test --display-name=test --access-key=AKIDTEST --secret=secret \
   >"$folder/log/user.out" 2>&1 &
 user=$!
-started="$started $user"
-while :; do
+for _ in 1 2 3 4 5; do
   code=0
   wait -n -p ended "$user" "$osd" || code=$?
   [ "$ended" != "$user" ] || break
   start_osd
 done
-[ $code -eq 0 ]
+[ "$code" -eq 0 ]
 
 # There is no event for a port that another program opens.
 await_port() {
