@@ -5,11 +5,6 @@
 set -eu
 . tools/lib.sh
 
-# The tests need Debian's programs. Others of the same name may lack modules, or be scripts that take
-# longer than some tests, like those of pyenv.
-PATH=/usr/sbin:/usr/bin:/sbin:/bin:$PATH
-export PATH
-
 preset=release
 case ${1:-} in
   release | dev | nightly | asan | tsan)
@@ -37,6 +32,10 @@ launch=
 # ThreadSanitizer maps fixed regions, which address space randomisation may already use.
 if [ "$preset" = tsan ] && setarch -R true 2>/dev/null; then launch="setarch -R"; fi
 rm -rf "build/$build/gtest"
+# The tests need Debian's programs. Others of the same name may lack modules, or be scripts that take
+# longer than some tests, like those of pyenv.
+PATH=/usr/sbin:/usr/bin:/sbin:/bin:$PATH
+export PATH
 status=0
 $launch ctest --preset "$preset" "$@" || status=$?
 python3 tools/gtest_cases.py "build/$build/gtest" || status=1

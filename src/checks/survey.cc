@@ -14,6 +14,7 @@
 #include "gpu_state/suspended.h"
 #include "jobs/store.h"
 #include "process/identity.h"
+#include "process/search.h"
 #include "process/shared_server.h"
 
 namespace stasis::checks {
@@ -175,7 +176,8 @@ struct Found {
 Result<Found> FindMembers(const Services& services, const Target& target) {
   Found found;
   STASIS_ASSIGN(found.tree, process::ReadTree(target.root.pid));
-  // A process that the tree has started since it was read is not outside; CheckUnchanged finds it.
+  // A process that the tree has started since it was read is not outside. The checks that follow
+  // find it.
   auto is_below_tree = [&](HostPid pid) {
     const auto lineage = process::ReadLineage(pid);
     return std::any_of(lineage.begin(), lineage.end(), [&](const process::Stat& ancestor) {
