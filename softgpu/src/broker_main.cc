@@ -1,5 +1,5 @@
 // softgpu-broker: holds the device memory of one user's software GPUs. The first program that needs
-// it starts it. It exits two seconds after the last program and the last allocation have gone.
+// it starts it. It exits two seconds after the last program and the last allocation are gone.
 //
 //   softgpu-broker DIRECTORY READY_FD DEVICES MEMORY_BYTES CONTEXT_BYTES
 //

@@ -68,7 +68,7 @@ struct Stream : std::enable_shared_from_this<Stream> {
   bool StartThread();
   // Call after StartThread(). `after` lists work that must finish first.
   Ticket Enqueue(std::function<void()> work, std::vector<Ticket> after);
-  // Submitted work still runs; then the thread exits.
+  // Makes the thread exit when all submitted work has run. Does not wait for it.
   void Close();
 
  private:
