@@ -3,7 +3,7 @@
 
 namespace stasis::cuda {
 
-// NOLINTBEGIN(readability-identifier-naming): the field's own names
+// NOLINTBEGIN(readability-identifier-naming): CUDA's own names
 
 enum CUresult {
 #define STASIS_CU_RESULT(name, value, text) name = value,
