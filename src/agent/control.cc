@@ -162,8 +162,8 @@ void ResetInChild(bool keeps_files) {
 }
 
 void AfterForkInChild() {
-  // A process whose agent has not started opened such files itself and not through CUDA (NVML, for
-  // example), so its children may continue to use them.
+  // If the agent has not started, the process opened such files itself and not through CUDA
+  // (through NVML, for example), so its children may continue to use them.
   ResetInChild(g_started.load() == 0 || g_children_keep_files.load());
 }
 

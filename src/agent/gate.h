@@ -70,7 +70,7 @@ struct Passage {
     }
     EnterSlowly(&thread, kWord, kStop);
   }
-  // Only the outermost passage of a thread has announced itself.
+  // Only the outermost Passage of a thread has announced the thread.
   [[gnu::always_inline]] ~Passage() {
     Thread& thread = t_thread;
     if (--thread.depth != 0) return;

@@ -39,7 +39,7 @@ int AdmitIpc(int listener, int32_t* pid);
 
 // Returns a connection to the agent at `place`, or -1 with the reason in *why.
 int ConnectIpc(const IpcPlace& place, const char** why);
-// Wakes the thread that listens at `name`, by a connection.
+// Wakes the thread that listens at `name` by connecting to it.
 void WakeIpc(const agent_protocol::Uuid& name);
 
 // Names of the listening thread: while it listens, and while its program's memory is away.

@@ -235,7 +235,7 @@ CUresult AllocateHere(uint64_t bytes, CUdevice device, CUcontext context, CUdevi
     if (GrowBy(slab_bytes, device, context, nullptr, true, bytes, out) == CUDA_SUCCESS) {
       return CUDA_SUCCESS;
     }
-    // A slab does not fit; the request alone may.
+    // There is no room for a slab, but there may be room for the request alone.
   }
   return GrowBy(RoundUp(bytes, kGranularity), device, context, nullptr, false, bytes, out);
 }

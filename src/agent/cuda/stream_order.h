@@ -19,7 +19,7 @@ void FinishFreesOn(CUdevice device);
 // Calls LookAt (pools.h) for the pools that have pending frees.
 void LookAtFreed();
 
-// Drops the frees and events of a context that has ended, with all its work.
+// Drops the pending frees and the events of a context that has ended. Its work ended with it.
 void ContextEnded(CUcontext context);
 
 // The caller of the following functions must not hold the mutex.
