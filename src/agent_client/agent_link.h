@@ -73,7 +73,7 @@ class AgentLink {
   virtual Result<std::vector<agent_protocol::Range>> Describe(
       std::chrono::milliseconds timeout) = 0;
   // With kUntilCommit the agent maps the memory again if this connection ends before Commit; with
-  // kNot only the caller's descriptors keep the memory.
+  // kNot only the caller's descriptors keep the memory alive.
   enum class Hold { kNot, kUntilCommit };
   virtual stasis::Status Release(Hold hold, std::chrono::milliseconds timeout) = 0;
   virtual stasis::Status Commit(std::chrono::milliseconds timeout) = 0;
@@ -84,13 +84,13 @@ class AgentLink {
   // Maps the memory. `ranges` must be as ExportAll returned them; the caller keeps the descriptors.
   virtual stasis::Status Map(const std::vector<agent_protocol::Range>& ranges,
                              const std::vector<int>& fds, std::chrono::milliseconds timeout) = 0;
-  // Maps the memory of other processes again that the program had open. Their agents must have
+  // Maps again the memory of other processes that the program had open. Their agents must have
   // mapped it, and should not have opened their gates yet, because a running program may free the
   // memory.
   virtual stasis::Status Rejoin(std::chrono::milliseconds timeout) = 0;
   // Opens the gate. Returns kUnavailable, with the gate closed, if a stack limit could not be
-  // restored or another process's memory could not be mapped; Open may be called again when there
-  // is memory.
+  // restored or another process's memory could not be mapped; Open may be called again when memory
+  // is available.
   virtual stasis::Status Open(std::chrono::milliseconds timeout) = 0;
 };
 
