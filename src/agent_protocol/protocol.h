@@ -119,8 +119,9 @@ enum class Outcome : uint32_t {
   kDriver = 5,      // the driver returned `driver_error`
   kRefused = 6,     // some memory of this program cannot be carried; see the text
   kNoDescriptors = 7,
-  kNotYet = 8,  // kCloseInSteps: the program is not quiesced in time. In kShut the client continues
-                // with kRest; in kOpen, because a stream was being captured, with kClose.
+  // kCloseInSteps: the program was not quiesced in time. In kShut the client continues with kRest.
+  // In kOpen a stream was being captured, and the client continues with kClose.
+  kNotYet = 8,
 };
 
 // Reasons why the agent cannot carry the memory. Bits of HelloReply::blockers.
