@@ -124,7 +124,7 @@ std::map<uid_t, int> CountMovers() {
 
 double ToDouble(uint64_t number) { return static_cast<double>(number); }
 
-// What an operation has exchanged with a repository.
+// The bytes and requests that an operation has exchanged with a repository.
 struct Transfer {
   const char* operation;
   uint64_t sent_bytes = 0, received_bytes = 0, known_bytes = 0, requests = 0, retries = 0;
