@@ -26,8 +26,8 @@ struct BoundedOptions {
   // Called at the start and whenever this thread gets a signal. Returning true gives up with
   // kCancelled.
   std::function<bool()> cancelled;
-  // If positive, replaces the deadline: the question fails if it writes nothing for this long. A
-  // question that notes every step it takes is then given up only when it makes no progress.
+  // If positive, replaces the deadline: the question fails if it writes nothing for this long. If
+  // the question records each of its steps, it is given up only when it makes no progress.
   std::chrono::milliseconds each_step{0};
 };
 
