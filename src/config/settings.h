@@ -32,8 +32,8 @@ struct Settings {
 
   std::string default_repository;  // name or location; empty for none
 
-  // For migrations: the ssh command, a line for /bin/sh to which the host and the remote command
-  // are added, and the remote command.
+  // For migrations: the ssh command and the remote command. The ssh command is a line for /bin/sh;
+  // the host and the remote command are appended to it.
   std::string migrate_ssh;
   std::string migrate_remote_command;
 
