@@ -1,6 +1,6 @@
-// The CDI device `stasis.dev/agent=on`, which brings the agent into a container: a bind mount of
-// the folder of its library, named by build id, and LD_PRELOAD. CDI is the Container Device
-// Interface, which podman, containerd and CRI-O read from /etc/cdi.
+// The CDI device `stasis.dev/agent=on`, which adds the agent to a container: a bind mount of the
+// folder of its library, named by build id, and LD_PRELOAD. CDI is the Container Device Interface,
+// which podman, containerd and CRI-O read from /etc/cdi.
 //
 // The folder of a build is never changed or overwritten, because a checkpointed container needs the
 // same file at its restore. A newer Stasis puts another folder beside it and writes a new

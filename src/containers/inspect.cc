@@ -27,7 +27,7 @@ constexpr char kSetupFix[] = "`sudo stasis container setup`";
 constexpr char kUseRunc[] =
     "install runc, and set `runtime = \"runc\"` below [engine] in "
     "/etc/containers/containers.conf";
-// Other files in which a CRIU that runtimes start may find a libdir.
+// Other configuration files that a CRIU started by a runtime reads; they may set libdir.
 constexpr const char* kMoreConfigs[] = {"/etc/criu/runc.conf", "/etc/criu/crun.conf"};
 
 // The parameters of a check.

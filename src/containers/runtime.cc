@@ -256,7 +256,7 @@ Listed ListContainers(CommandRunner& runner, const Places& places, const Deadlin
   }
   std::set<pid_t> known;
   for (const Container& container : listed.containers) known.insert(container.pid);
-  // Check the socket first, because ctr waits ten seconds for a daemon that does not run.
+  // Check the socket first, because ctr waits ten seconds for a daemon that is not running.
   if (!runner.Find("ctr").empty() && PathExists(ContainerdSocket(places))) {
     Add(listed, Runtime::kContainerd, ListTasks(runner, places, deadline));
   }
