@@ -21,7 +21,7 @@ enum class Tcp {
 };
 Result<Tcp> ParseTcp(const std::string& text);
 
-// How packets of a kept connection are blocked while the program does not run.
+// How packets of a kept connection are blocked while the program is not running.
 enum class NetworkLock {
   kAuto,  // iptables if installed, otherwise nftables
   kIptables,
