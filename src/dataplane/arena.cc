@@ -382,7 +382,7 @@ Result<Arena> ArenaStore::Find(const ArenaKey& key) {
     if (record->key != key || record->data_bytes > arena->capacity_bytes_) {
       return Fail(Code::kDataLoss, path + " does not match its record");
     }
-    // Pids and start times of another boot mean nothing.
+    // Pids and start times of another boot are meaningless.
     if (record->boot_id != boot_id_) continue;
     arena->record_ = std::move(*record);
     return arena;
@@ -394,7 +394,7 @@ Result<Arena> ArenaStore::Find(const ArenaKey& key) {
 Status ArenaStore::Recycle(Arena arena) {
   const ArenaPlace place{ArenaPlace::Kind::kExplicit, FolderOf(arena.path_)};
   if (!arena.in_memory_) return Remove(std::move(arena));
-  // If memory is short, do not keep any.
+  // If memory is short, do not keep the file.
   if (auto room = RoomIn(place, false); room && *room < arena.capacity_bytes_) {
     return Remove(std::move(arena));
   }
