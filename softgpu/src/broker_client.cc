@@ -184,7 +184,7 @@ bool BrokerClient::Dial() {
   return true;
 }
 
-// Returns true if a broker reported that it is ready.
+// Starts a broker. Returns true if it reported that it is ready.
 bool BrokerClient::Spawn() {
   if (mkdir(directory_, 0700) != 0 && errno != EEXIST) {
     dprintf(2, "softgpu: cannot create the folder %s: %s\n", directory_, strerror(errno));

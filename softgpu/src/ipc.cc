@@ -68,7 +68,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* ptr, CUipcMemHandle handle, unsigned
       content.magic != kMemoryMagic) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // not allowed in the exporting process
+  // The exporting process may not open its own handle.
   if (content.exporter == getpid()) return CUDA_ERROR_INVALID_CONTEXT;
   Fd file;
   if (driver().broker.Fetch({content.key, content.token}, &file) != CUDA_SUCCESS) {
