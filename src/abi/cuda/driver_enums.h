@@ -1,4 +1,4 @@
-// The enumerations of the CUDA driver API that are used here, as in driver_abi.h.
+// The enumerations of the CUDA driver API that are used here (see driver_abi.h).
 #pragma once
 
 namespace stasis::cuda {
