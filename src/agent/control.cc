@@ -71,7 +71,8 @@ void* Control(void*) {
   gate::Exempt exempt;
   gate::Prepare();
   for (;;) {
-    // Importers may have been told to wait for the gate, which several code paths open.
+    // Importers may have been told to wait until the gate opens. Several code paths open it, so
+    // this is checked here.
     if (!gate::IsClosed()) AnswerIpcWaiters();
     pollfd items[2] = {{g_inside.fd, POLLIN, 0}, {ClientSocket(), POLLIN, 0}};
     int ready = poll(items, 2, ReopenIsDue() ? kReopenAgainMs : -1);

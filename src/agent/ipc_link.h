@@ -53,7 +53,8 @@ bool IsAway(const IpcPlace& place);
 // the caller should ask again. It returns true once even for an owner that was not away, since the
 // owner may have come back between the two checks; `*again` must be true at first.
 bool AwaitOwner(const IpcPlace& owner, bool* again);
-// Tells an owner that this end closes for a suspend, and will ask for the same memory afterwards.
+// Tells an owner that this process closes the connection for a suspend, and will ask for the same
+// memory afterwards.
 void SayAway(const Watched& link);
 
 // Sends a request and reads the answer. With kGiven, *fd is a descriptor that the caller must

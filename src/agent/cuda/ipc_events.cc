@@ -34,7 +34,7 @@ struct Theirs {
 Mutex g_mutex;
 Vector<Own> g_own;        // made for sharing
 Vector<Theirs> g_theirs;  // opened
-// Events that the driver shares: the other process may have no agent.
+// Events that the driver shares, because the other process may have no agent.
 struct Drivers {
   CUevent event;
   CUcontext context;
