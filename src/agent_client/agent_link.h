@@ -105,7 +105,7 @@ class Agents {
   virtual Result<agent_protocol::AgentHeader> ReadHeader(process::HostPid pid) = 0;
 };
 
-// Returns true if the driver told the agent that GPU memory is short.
+// Returns true for an agent's error that says that the driver ran out of GPU memory.
 bool IsOutOfMemory(const Error& error);
 
 // The agents inside the processes of this machine.
