@@ -213,7 +213,7 @@ void DaemonMetrics::SetUsages(const std::vector<UserUsage>& usages) {
     registry_.Clear(metric);
   }
   const double now_s = static_cast<double>(NowMs()) / 1000;
-  // A user may have several folders.
+  // The sums for one user, who may have several folders.
   struct Sums {
     double processes = 0, bytes = 0, oldest_s = 0, age_s = 0;
     double room = -1;

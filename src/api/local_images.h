@@ -12,7 +12,7 @@ namespace stasis::api {
 
 // Returns the folder of images: `asked`, or the configured one if it is empty.
 Result<std::string> StoreOf(const Call& call, const std::string& asked);
-// Returns the path of the image `image`, a path or a name in the store.
+// Returns the path of an image. `image` is a path, or a name in the store.
 Result<std::string> ImagePath(const Call& call, const std::string& store, const std::string& image);
 // Returns the origin of the image, according to its MAC. Ignores an unusable key, because a restore
 // reports why it is unusable.

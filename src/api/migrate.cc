@@ -114,7 +114,7 @@ class Migration final : public HandOver {
 
   Result<v1::OperationEvent> Run();
 
-  // HandOver: called during the last dump.
+  // The functions of HandOver. They are called during the last dump.
   Status Prepare(const std::string& image, plan::PhaseScope& scope) override;
   Result<Switched> Switch(plan::PhaseScope& scope) override;
   std::string Place() const override {

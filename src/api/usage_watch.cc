@@ -21,7 +21,7 @@ void UsageWatch::Add(uid_t uid, const v1::WorkerRequest& work) {
   Folder& folder = folders_[key];
   folder.uid = uid;
   folder.last_call = Clock::now();
-  // Credentials and settings of this call, with another method.
+  // Use the credentials and settings of this call, but another method.
   folder.work = work;
   folder.work.set_method("GetUsage");
   folder.work.clear_request();
