@@ -45,7 +45,7 @@ Result<std::string> AskBounded(const std::function<Result<std::string>(const Not
 // must hold no pipe end and no lock that another process waits for. Async-signal-safe once `kept`
 // is built.
 void CloseAllBut(std::vector<int> kept);
-// Serializes a result and parses it again. The contexts of an error become part of its message.
+// Serialize a result, and parse it again. The contexts of an error become part of its message.
 std::string ToBytes(const Result<std::string>& answer);
 Result<std::string> FromBytes(const std::string& bytes);
 
