@@ -10,7 +10,7 @@
 
 namespace stasis::bench {
 
-// "12.3 GB/s" or "456 MB/s".
+// Returns "12.3 GB/s" or "456 MB/s".
 std::string RateText(double bytes_per_s);
 // Returns the rate as text, or an empty string if `bytes` or `seconds` is 0.
 std::string RateOver(uint64_t bytes, double seconds);
@@ -25,7 +25,7 @@ std::string RatiosText(const std::vector<Ratio>& ratios, bool meaningful);
 
 nlohmann::json StatsJson(const Stats& stats);
 nlohmann::json RatiosJson(const std::vector<Ratio>& ratios);
-// The kernel and the number of processors.
+// Returns the kernel's version and the number of processors.
 nlohmann::json MachineJson();
 
 }  // namespace stasis::bench
