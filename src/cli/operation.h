@@ -29,7 +29,7 @@ struct CriuFlags {
   v1::CriuOptions ToMessage() const;
 };
 
-// --assume-unshared of suspend and dump.
+// Adds --assume-unshared to suspend or dump.
 void AddAssumeUnshared(App verb, bool& assume);
 
 // The state folder and socket of container runtimes, for a TARGET that is a container.
