@@ -120,7 +120,7 @@ Status ExtractData(CommandRunner& runner, const RestoreRequest& request, const W
                    const std::string& folder, const Deadline& deadline) {
   Words command = Tar();
   if (request.reference.runtime == Runtime::kPodman) {
-    // The archive has CRIU's files in a folder of the name kCriuFolder.
+    // The archive has CRIU's files in a folder named kCriuFolder.
     command.insert(command.end(), {"--directory", folder, "--file", request.archive});
     for (const std::string& file : files) {
       command.push_back(fmt::format("{}/stasis/{}", kCriuFolder + 1, file));
@@ -134,7 +134,7 @@ Status ExtractData(CommandRunner& runner, const RestoreRequest& request, const W
     get.insert(get.end(), {"content", "get", digest});
     command = Piped(get, command);
   }
-  // tar fails if the checkpoint does not have one of the files.
+  // The exit status is ignored, because tar fails if the checkpoint lacks one of the files.
   STASIS_TRY(runner.Run(command, {deadline, {}}));
   return {};
 }

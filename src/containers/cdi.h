@@ -18,7 +18,7 @@ inline constexpr char kCdiFile[] = "stasis.json";
 inline constexpr char kCdiKind[] = "stasis.dev/agent";
 inline constexpr char kCdiDevice[] = "stasis.dev/agent=on";
 
-// Returns the specification for a library HOST/agents/BUILDID/NAME. In the container it lies at
+// Returns the specification for a library HOST/agents/BUILDID/NAME. In the container its path is
 // /usr/lib/stasis/agents/BUILDID/NAME.
 std::string CdiSpecification(const std::string& library);
 // Returns the library's path in the container.

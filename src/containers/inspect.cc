@@ -81,7 +81,7 @@ Observation InspectRunc(const Asked& asked) {
   return Describe(asked, "runc", fmt::format("runc {}", FirstVersionText(*output)));
 }
 
-// Checks podman, the runtime below it and their CRIU.
+// Checks podman, the runtime that it uses, and their CRIU.
 Observation InspectPodman(const Asked& asked) {
   const std::string path = asked.runner.Find("podman");
   if (path.empty()) return NotInstalled(Runtime::kPodman, "podman");

@@ -46,7 +46,7 @@ bool HasInit(const std::string& status) {
   return status == "running" || status == "paused" || status == "created" || status == "pausing";
 }
 
-// A stopped container keeps its last pid in some outputs.
+// Normalizes the status, and clears the pid of a stopped container. Some outputs have its last pid.
 void Complete(Container& container) {
   container.status = Lower(container.status);
   if (!HasInit(container.status)) container.pid = 0;
