@@ -52,8 +52,8 @@ bool IsMountPoint(const std::string& path) {
          self.st_dev != parent.st_dev;
 }
 
-// Returns true if an own tmpfs is mounted at `path` afterwards. A missing permission is not an
-// error.
+// Mounts a tmpfs at `path` if this process is permitted to. Returns true if a tmpfs is mounted
+// there afterwards.
 bool Mount(const Paths& paths, const std::string& path) {
   auto lock = Open(paths.run + "/arena.lock", O_RDWR | O_CREAT);
   if (!lock || ::flock(lock->get(), LOCK_EX) != 0) return false;

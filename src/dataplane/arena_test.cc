@@ -248,7 +248,7 @@ TEST_F(ArenaTest, AFullFileSystemIsRefusedAndFreeFilesMakeRoom) {
     auto other = store.Acquire(Me(), 12345, Ranges(8 * kMib));
     ASSERT_TRUE(other) << other.error().ToString();
     EXPECT_CODE(Code::kResourceExhausted, store.Acquire({me_, {"GPU-b"}}, 12345, Ranges(4 * kMib)));
-    // The check of available memory is not the reason.
+    // The error remains without the check of available memory.
     ArenaOptions bold;
     bold.ignore_memory_check = true;
     EXPECT_CODE(Code::kResourceExhausted,

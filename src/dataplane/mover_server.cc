@@ -130,7 +130,7 @@ class Server {
     char events[4096];
     while (::read(removals_.get(), events, sizeof events) > 0) {
     }
-    // If a request is in progress, it does this at its end.
+    // If a request is in progress, the files are unmapped at its end.
     Give(OurOwn(Op::kDetach));
   }
 
