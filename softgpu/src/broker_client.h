@@ -19,7 +19,7 @@ class BrokerClient {
   // Reads the environment: the broker's directory, and the number and memory of the devices of a
   // broker that this process starts.
   void Configure();
-  // Connects to the broker, and starts one if there is none. Prints the reason of a failure on
+  // Connects to the broker, and starts one if there is none. Prints the reason for a failure on
   // stderr.
   CUresult Connect();
   // Disconnects. Memory that only this process used is free on return.

@@ -148,8 +148,8 @@ bool Broker::Claim(std::string* error) {
     return false;
   }
   strcpy(address.sun_path, socket_path().c_str());
-  // The holder of the lock serves or is about to. An exiting broker removes its socket before it
-  // releases the lock.
+  // The holder of the lock is serving or is about to serve. An exiting broker removes its socket
+  // before it releases the lock.
   while (flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     Fd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (connect(probe.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
