@@ -116,7 +116,7 @@ class TryAsk {
   bool inside_;
 };
 
-// Registers the process for membarrier. Without it the first Close takes a few ms more. Safe to
+// Registers the process for membarrier. Without it the first Close takes a few ms longer. Safe to
 // call from any thread.
 void Prepare();
 

@@ -2,7 +2,8 @@
 //   - a random name. It is in the handle that the program passes on, and is restored from an image.
 //   - the pid namespace of the process. It is in neither, but each process can read its own. Copies
 //     of one process have the same name and pid, so they are in different pid namespaces, and each
-//     copy has its own address. Processes that were copied together compute the same address.
+//     copy has its own address. Processes that were copied together share a pid namespace, so they
+//     compute the same addresses.
 // Both ends check the process id and the user of the other one.
 #pragma once
 

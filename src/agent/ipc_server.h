@@ -38,7 +38,7 @@ struct IpcUser {
 };
 // Lists the importers. Returns false if there is no memory for the list.
 bool ListIpcUsers(Vector<IpcUser>* out);
-// Returns true if there are importers. An importer that has just disconnected may still count.
+// Returns true if there are importers. An importer that has just disconnected may still be counted.
 bool HasIpcUsers();
 
 void ResetIpcServerAfterFork();

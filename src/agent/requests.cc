@@ -34,8 +34,8 @@ constexpr int kAnswerTimeoutMs = 10 * 1000;
 constexpr size_t kTextBytes = 200;  // the size of a text in an answer
 
 Watched g_client;
-Watched g_refused;  // the last rejected client; closing its socket at once would lose the answer
-                    // before the client has read it
+// The last rejected client. If its socket were closed at once, the client would lose the answer.
+Watched g_refused;
 State g_state = State::kOpen;
 bool g_holding = false;  // between a release and its commit
 bool g_lower_floor = false;

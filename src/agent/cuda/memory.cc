@@ -118,7 +118,7 @@ Region* NewRegion(uint64_t bytes, CUdevice device, CUcontext context) {
   return region;
 }
 
-// Places a region after its handle was made with the result `r`. Frees the region after an error.
+// Places a region. `r` is the result of creating its handle. Frees the region after an error.
 CUresult Complete(Region* region, CUresult r, Region** out) {
   if (r == CUDA_SUCCESS) {
     r = PlaceRegion(region);
