@@ -170,8 +170,9 @@ struct Ranges {
   uint32_t count;  // ranges in this packet; also its descriptors, except in kDescription
   uint32_t total;  // 0 if there is nothing to carry; then this is the only packet
   uint32_t reserved;
-  Range ranges[kMaxBatch];  // only `count` of them are sent; kMap reads only address, size and
-                            // the device on which the memory is now
+  // Only `count` of them are sent. kMap reads only the address, the size, and the device on which
+  // the memory is now.
+  Range ranges[kMaxBatch];
 };
 
 enum CloseFlag : uint32_t {
@@ -330,13 +331,14 @@ struct alignas(64) AgentHeader {
   char magic[16];
   uint16_t version;
   uint16_t size;
-  int32_t pid;         // in the process's own pid namespace; in a forked child still the parent's,
-                       // until the child makes its own control socket
+  // In the process's own pid namespace. A forked child has its parent's pid here until it makes its
+  // own control socket.
+  int32_t pid;
   int32_t control_fd;  // the end of a socket pair that clients take with pidfd_getfd; -1: none
   uint32_t memory;     // HeaderMemory
-  uint64_t control_mark;  // the seconds of that socket's SO_RCVTIMEO, which identify it: the
-                          // program may have closed it and opened another file. Unlike an inode it
-                          // survives a dump and restore.
+  // The seconds of that socket's SO_RCVTIMEO, which identify it, because the program may have
+  // closed it and opened another file. Unlike an inode they survive a dump and restore.
+  uint64_t control_mark;
   uint8_t build_id[20];
 };
 
