@@ -51,7 +51,8 @@ Registration FromMessage(const v1::Repository& message) {
   return r;
 }
 
-// Returns the codec of a new pack. "auto" would need to know the speed of the network.
+// Returns the codec of a new pack. Refuses "auto", which would need to know the speed of the
+// network.
 Result<store::Codec> CodecOf(const std::string& asked) {
   if (asked.empty()) return store::Codec::kNone;
   STASIS_ASSIGN(const store::Compression compression, store::ParseCompression(asked));
