@@ -36,8 +36,8 @@ struct OutputPipe {
   }
 };
 
-// Appends all available bytes to `out` and keeps `keep` of them at most. Returns false at the end
-// of the stream. Sets `more` if there were more bytes than were kept.
+// Appends all available bytes to `out`, and keeps at most the first `keep` of them. Returns false
+// at the end of the stream. Sets `more` if there were more bytes than were kept.
 Result<bool> Drain(int fd, size_t keep, std::string& out, bool& more) {
   char buffer[kMaxStderrBytes];
   for (;;) {
