@@ -1,5 +1,5 @@
-// Plain objects, which are put and got in parallel without encryption, hashes or records: what a
-// repository can reach at best on this machine and this object store.
+// Puts and gets plain objects in parallel, without encryption, hashes or records. Their rates are
+// the best that a repository can reach with this machine and this object store.
 #pragma once
 
 #include <cstdint>
