@@ -33,7 +33,7 @@ class RepositoryCall {
   std::unique_ptr<StopWhenReadable> stop_;
 };
 
-// "pushed llama to fleet: 1.2 GiB sent, 38.0 GiB were there already, …", one or more lines.
+// Returns "pushed llama to fleet: 1.2 GiB sent, 38.0 GiB were there already, …", one or more lines.
 std::string TransferText(const v1::OperationResult& result);
 // The document of `image push` and `image pull`.
 nlohmann::json TransferJson(const v1::OperationResult& result);
