@@ -59,8 +59,7 @@ struct Settings {
 
   bool keep_gpu_files{};  // forked children keep inherited GPU files open
   uint64_t log_bytes{};   // size limit of a job's own log
-  std::string toggle;     // "driver" or "suspend": what --toggle of the cuda-checkpoint replacement
-                          // does
+  std::string toggle;     // "driver" or "suspend": the effect of cuda-checkpoint --toggle
 };
 
 inline std::chrono::milliseconds Milliseconds(double seconds) {
