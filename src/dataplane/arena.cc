@@ -220,7 +220,7 @@ Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<
   record.data_bytes = bytes;
   record.ranges = std::move(ranges);
 
-  // The arena must end up in the first place. A file in another place holds old data and is
+  // The arena must be in the first of the places. A file in any other place holds old data and is
   // discarded.
   const ArenaPlace& place = places_.front();
   const std::string path = DataPath(place.path, key);

@@ -56,8 +56,8 @@ struct CopyResult {
   // Save: time from the start until the first copy was submitted; GPU time for the hashes.
   double until_first_s = 0;
   double hashing_s = 0;
-  bool staged = false;  // copied through staging buffers: the arena is on disk or could not be
-                        // registered
+  // Copied through staging buffers, because the arena is on disk or could not be registered.
+  bool staged = false;
   std::optional<Id128> checksum;
 };
 
