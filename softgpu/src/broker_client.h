@@ -28,7 +28,7 @@ class BrokerClient {
   // connection.
   void AbandonAfterFork() { socket_.Reset(); }
   bool connected() const { return socket_.valid(); }
-  // The broker has ended, and with it the connection.
+  // Returns true if the broker has ended, and the connection with it.
   bool IsLost() const;
 
   const BrokerConfig& config() const { return config_; }
