@@ -27,7 +27,8 @@
 #include "agent/thread.h"
 #include "agent_protocol/packet.h"
 
-// In .data, not .bss: clients find the header through the pages that map the library's file.
+// The header is in .data, not .bss, because clients find it through the pages that map the
+// library's file.
 extern "C" {
 __attribute__((visibility("default"), used))
 stasis::agent_protocol::AgentHeader stasis_agent_header = {
@@ -103,9 +104,10 @@ Mutex* const kTableMutexes[] = {&g_ipc_server_mutex, &g_ipc_answers_mutex, &g_me
 // a signal handler forks in the middle of a fork.
 __thread uint32_t t_forks __attribute__((tls_model("initial-exec"))) = 0;
 
-// Before a fork: takes the mutexes of all tables, so that the child finds the tables whole. Other
-// threads hold them only briefly, except while memory is exported to another process. The wait is
-// bounded, because a signal handler may fork while its own thread holds one of these mutexes.
+// Called before a fork: takes the mutexes of all tables, so that the child finds the tables whole.
+// Other threads hold them only briefly, except while memory is exported to another process. The
+// wait is bounded, because a signal handler may fork while its own thread holds one of these
+// mutexes.
 void BeforeFork() {
   constexpr int64_t kLongestNs = 1000000000;
   if (t_forks++ != 0) return;

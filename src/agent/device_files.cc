@@ -50,7 +50,8 @@ uint64_t Hex(const char** at) {
   }
 }
 
-// "7f12a000-7f12b000 rw-s 00000000 00:05 463   /dev/nvidiactl"
+// Replaces the mapping of a line of maps: "7f12a000-7f12b000 rw-s 00000000 00:05 463
+// /dev/nvidiactl".
 void ReplaceMapping(const char* line, bool (*keep)(uint64_t begin, uint64_t end)) {
   const char* path = strchr(line, '/');
   if (path == nullptr || !IsDeviceFile(path)) return;

@@ -26,7 +26,7 @@ void ContextEnded(CUcontext context);
 
 // Waits for the oldest free on the device. Returns false if there is none, or after an error.
 bool AwaitFreeOn(CUdevice device);
-// Before a context may end: waits for the frees in its streams.
+// Called before a context may end: waits for the frees in its streams.
 void BeforeContextEnds(CUcontext context);
 
 void ResetStreamOrder();
