@@ -56,7 +56,7 @@ class AgentLink {
   // After CloseInSteps: lets `calls` more calls of the program through, and then waits again as
   // CloseInSteps does. With 0 calls it only waits longer.
   virtual Result<bool> Rest(uint32_t calls, std::chrono::milliseconds timeout) = 0;
-  // False for older agents.
+  // Returns false for older agents.
   virtual bool goes_in_steps() const = 0;
   // The reason why CloseInSteps or Rest last returned false: the start of a sentence.
   virtual const std::string& not_yet() const = 0;
@@ -65,7 +65,7 @@ class AgentLink {
   // allocation of the program that finds no GPU memory waits, so close the descriptors before it.
   // Requires exports_running().
   virtual Result<Export> ExportRunning(std::chrono::milliseconds timeout) = 0;
-  // False for older agents.
+  // Returns false for older agents.
   virtual bool exports_running() const = 0;
   virtual Result<Export> ExportAll(std::chrono::milliseconds timeout) = 0;
   // Returns the same list without descriptors, as Map requires it. Works in every state except
