@@ -314,8 +314,9 @@ union Packet {
 // clients if control_fd >= 0.
 inline constexpr char kHeaderMagic[16] = {'S', 't', 'a', 's', 'i',  's',  ' ', 'a',
                                           'g', 'e', 'n', 't', '\r', '\n', 1,   0};
-// Where the memory is, for clients that cannot send a request: a program that CRIU has stopped does
-// not answer. A bit may stay set for a while after its reason is gone, but is never set too late.
+// Tells where the memory is, for clients that cannot send a request, because a program that CRIU
+// has stopped does not answer. A bit may stay set for a while after its reason is gone, but is
+// never set too late.
 enum HeaderMemory : uint32_t {
   kMemoryTold =
       1u << 31,  // this agent maintains the word and supports kOwn; in older agents it is 0
@@ -324,7 +325,7 @@ enum HeaderMemory : uint32_t {
   kMemoryAway = 1,          // the memory is released
   kMemoryImported = 2,      // a resume imported some of it: the driver alone could not restore it
   kMemoryShared = 4,        // another process uses it, or it uses another's (CUDA IPC)
-  // What this version of the agent supports.
+  // The features of this version of the agent.
   kSupported = kMemoryTold | kStepsTold | kRunningTold,
 };
 struct alignas(64) AgentHeader {
