@@ -256,7 +256,8 @@ Observation InspectDaemon(const SetupPaths& paths) {
   std::istringstream sockets(ReadFile(paths.root + "/proc/net/unix").value_or(""));
   bool listens = false;
   for (std::string line; !listens && std::getline(sockets, line);) {
-    // ...: 00000002 00000000 00010000 TYPE STATE INODE PATH; the flag means that it listens.
+    // The line is "...: 00000002 00000000 00010000 TYPE STATE INODE PATH". The flag 00010000 means
+    // that the socket listens.
     listens = line.ends_with(" " + path) && line.find(" 00010000 ") != line.npos;
   }
   if (!listens) {
@@ -311,7 +312,7 @@ std::vector<Observation> InspectSetup(const SetupPaths& paths) {
 bool HasNvidiaHookMounts(const std::string& mountinfo) {
   std::istringstream lines(mountinfo);
   for (std::string line; std::getline(lines, line);) {
-    // ID PARENT MAJOR:MINOR ROOT MOUNT-POINT …
+    // The line is "ID PARENT MAJOR:MINOR ROOT MOUNT-POINT …".
     std::istringstream fields(line);
     std::string field;
     for (int i = 0; i < 5; ++i) fields >> field;

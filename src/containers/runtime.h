@@ -27,7 +27,7 @@ Result<Container> ParsePodmanInspect(const std::string& json, const Reference& r
 Result<std::vector<Container>> ParsePodmanPs(const std::string& json);
 Result<Container> ParseRuncState(const std::string& json, const Reference& reference);
 Result<std::vector<Container>> ParseRuncList(const std::string& json);
-// `ctr task ls`: a table of TASK, PID and STATUS.
+// Parses the output of `ctr task ls`: a table of TASK, PID and STATUS.
 Result<std::vector<Container>> ParseCtrTasks(const std::string& text,
                                              const std::string& containerd_namespace);
 // Parses `ctr container info ID` and sets `restorable`.
