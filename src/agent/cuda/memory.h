@@ -101,7 +101,7 @@ CUresult GrowBy(uint64_t region_bytes, CUdevice device, CUcontext context, Pool*
 // owns `import` if this succeeds. The descriptor stays the caller's. Mutexes as for GrowBy.
 CUresult MakeImport(uint64_t bytes, CUdevice device, CUcontext context, Import* import, int fd,
                     Region** out);
-// Enters a region in the table. Returns false if there is no memory. The caller holds the mutex.
+// Adds a region to the table. Returns false if there is no memory. The caller holds the mutex.
 bool EnterRegion(Region* region);
 // Maps the region's handle at the region's address.
 CUresult MapRegion(Region* region);
