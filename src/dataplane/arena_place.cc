@@ -167,7 +167,7 @@ Result<std::vector<ArenaPlace>> OpenPlaces(const Paths& paths, const ArenaOption
 
 Result<UniqueFd> HoldPlaces(const Paths& paths) {
   STASIS_ASSIGN(UniqueFd users, OpenUsers(paths));
-  // Blocks only for the short time of UnmountUnused().
+  // Waits only while UnmountUnused() is running, which takes a short time.
   if (TEMP_FAILURE_RETRY(::flock(users.get(), LOCK_SH)) != 0) {
     return FailErrno(errno, "lock the folder of arenas");
   }
