@@ -71,7 +71,7 @@ Driver Load() {
   Driver driver;
   void* library = dlopen("libcuda.so.1", RTLD_NOW);
   if (library == nullptr) return driver;
-  // Version 12000 of this function returns itself and all others.
+  // Version 12000 of cuGetProcAddress returns itself and all other functions.
   auto* first = reinterpret_cast<fn::cuGetProcAddress*>(dlsym(library, "cuGetProcAddress"));
   void* second = nullptr;
   if (first == nullptr || first("cuGetProcAddress", &second, 12000, 0) != CUDA_SUCCESS) {

@@ -35,8 +35,7 @@ class AddressSpace {
   bool Free(uint64_t address, uint64_t size) const;
 
   std::map<uint64_t, uint64_t> reserved_;  // start to size
-  uint64_t cursor_ = kAddressBase;         // advances, so that freed addresses are reused as late
-                                           // as possible
+  uint64_t cursor_ = kAddressBase;         // advances, so that freed addresses are reused late
 };
 
 }  // namespace softgpu

@@ -66,8 +66,9 @@ __attribute__((no_sanitize("address", "thread", "undefined"))) int SpawnChild(vo
   return 0;
 }
 
-// An intermediate process, which starts the broker and exits. A direct child would send SIGCHLD to
-// the program at its end, because exec resets a child's exit signal to SIGCHLD.
+// The intermediate process: starts the broker and exits. If the broker were a direct child, it
+// would send SIGCHLD to the program when it exits, because exec resets a child's exit signal to
+// SIGCHLD.
 __attribute__((no_sanitize("address", "thread", "undefined"))) int SpawnParent(void* raw) {
   auto* arguments = static_cast<SpawnArguments*>(raw);
   __clone(SpawnChild, arguments->stack_end, CLONE_VM | CLONE_VFORK, raw);
@@ -183,7 +184,7 @@ bool BrokerClient::Dial() {
   return true;
 }
 
-// Returns true if a broker reported that it is ready.
+// Starts a broker. Returns true if it reported that it is ready.
 bool BrokerClient::Spawn() {
   if (mkdir(directory_, 0700) != 0 && errno != EEXIST) {
     dprintf(2, "softgpu: cannot create the folder %s: %s\n", directory_, strerror(errno));

@@ -19,7 +19,7 @@ class BrokerClient {
   // Reads the environment: the broker's directory, and the number and memory of the devices of a
   // broker that this process starts.
   void Configure();
-  // Connects to the broker, and starts one if there is none. Prints the reason of a failure on
+  // Connects to the broker, and starts one if there is none. Prints the reason for a failure on
   // stderr.
   CUresult Connect();
   // Disconnects. Memory that only this process used is free on return.
@@ -28,7 +28,7 @@ class BrokerClient {
   // connection.
   void AbandonAfterFork() { socket_.Reset(); }
   bool connected() const { return socket_.valid(); }
-  // The broker has ended, and with it the connection.
+  // Returns true if the broker has ended, and the connection with it.
   bool IsLost() const;
 
   const BrokerConfig& config() const { return config_; }

@@ -1,5 +1,5 @@
 // softgpu-broker: holds the device memory of one user's software GPUs. The first program that needs
-// it starts it. It exits two seconds after the last program and the last allocation have gone.
+// it starts it. It exits two seconds after the last program and the last allocation are gone.
 //
 //   softgpu-broker DIRECTORY READY_FD DEVICES MEMORY_BYTES CONTEXT_BYTES
 //
@@ -148,8 +148,8 @@ bool Broker::Claim(std::string* error) {
     return false;
   }
   strcpy(address.sun_path, socket_path().c_str());
-  // The holder of the lock serves or is about to. An exiting broker removes its socket before it
-  // releases the lock.
+  // The holder of the lock is serving or is about to serve. An exiting broker removes its socket
+  // before it releases the lock.
   while (flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     Fd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (connect(probe.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
@@ -168,8 +168,8 @@ bool Broker::Claim(std::string* error) {
   return true;
 }
 
-// Without connections, memory may still be in use: its descriptor may be in flight between two
-// processes.
+// The broker is idle without connections and memory in use. Memory may be in use without a
+// connection, because its descriptor may be in flight between two processes.
 bool Broker::Idle() const {
   if (!clients_.empty()) return false;
   for (const Fd& device : devices_) {
@@ -308,7 +308,8 @@ int Main(int argc, char** argv) {
   bool ours = broker.Claim(&error);
   if (ours) error = broker.MakeDevices();
   std::string line = error.empty() ? "R" : "E" + error;
-  // The process that started the broker may have ended, but other clients may wait for it.
+  // If this fails, the process that started the broker has ended. Serve anyway, because other
+  // clients may wait for the broker.
   if (write(ready.get(), line.data(), line.size()) < 0) ready.Reset();
   ready.Reset();
   if (ours && error.empty()) broker.Serve();

@@ -167,7 +167,7 @@ class FolderTest : public ::testing::Test {
     made_.push_back(path);
     return path;
   }
-  // Returns the result of cuInit as kUser. Empty `folder`: without SOFTGPU_DIR.
+  // Returns the result of cuInit as kUser. If `folder` is empty, SOFTGPU_DIR is not set.
   std::string Init(const std::string& folder) {
     Child child("init_as", {std::to_string(kUser)},
                 {.environment = {"SOFTGPU_DIR=" + folder, "SOFTGPU_BROKER=" + broker_}});

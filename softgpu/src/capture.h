@@ -14,7 +14,7 @@ struct Graph {
 // a graph instead of the stream.
 CUresult CaptureWork(Stream* stream, bool* captured);
 // Called by functions that wait for a stream or run synchronously. Returns an error while the
-// stream captures or, for the legacy stream, while any stream does.
+// stream is being captured or, for the legacy stream, while any stream is.
 CUresult RefuseWhileCapturing(Stream* stream);
 // Called by functions that a capture in global mode forbids to all threads: cuMemAlloc and related
 // functions, cuEventQuery.

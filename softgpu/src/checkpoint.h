@@ -11,8 +11,8 @@ namespace softgpu {
 // Creates the process header, the pipes and the thread. Called once, by cuInit.
 CUresult StartRestoreThread();
 
-// Ends the process by SIGSEGV with a message if it is checkpointed, as NVIDIA's driver may when
-// `symbol`, which the lock does not block, is called between a checkpoint and its restore.
+// Ends the process by SIGSEGV, with a message, if it is checkpointed. NVIDIA's lock does not block
+// `symbol`, and its driver may end a process that calls it between a checkpoint and its restore.
 void EndIfCheckpointed(const char* symbol);
 
 }  // namespace softgpu

@@ -128,7 +128,8 @@ bool UsedOrdinal(int ordinal) {
   return false;
 }
 
-// Assigns a physical device to each device. With pairs, every device in use must be among them.
+// Assigns a physical device to each device. If the request has pairs, they must include every
+// device in use.
 CUresult ChooseTargets(const CheckpointRequest& request, int* physical) {
   bool taken[kMaxDevices] = {};
   bool open[kMaxDevices] = {};

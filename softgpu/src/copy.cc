@@ -82,8 +82,8 @@ CUresult Copy(Side target, Side source, const Shape& shape, CUstream stream, Whe
   auto copy = [=] { CopyShape(target.address, source.address, shape); };
   const bool staged_late =
       fault::PendingLate() > 0 && target_sort == Sort::kDevice && source_sort == Sort::kPageable;
-  // Between devices even a synchronous call returns at once; to pageable memory even an
-  // asynchronous one waits.
+  // A copy between devices does not wait, even in a synchronous call. A copy to pageable memory
+  // waits, even in an asynchronous call.
   if ((when == When::kSync && !device_only && !staged_late) || target_sort == Sort::kPageable) {
     return SubmitAndWait(stream, copy);
   }

@@ -123,7 +123,7 @@ CUresult cuDeviceGetLuid(char*, unsigned int*, CUdevice) { return CUDA_ERROR_NOT
 CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
   if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!Known(device)) return CUDA_ERROR_INVALID_DEVICE;
-  // Like a GPU that has fallen off the bus.
+  // Without its broker, a device behaves like a GPU that has fallen off the bus.
   if (driver().broker.IsLost()) return CUDA_ERROR_DEVICE_UNAVAILABLE;
   *bytes = driver().broker.config().memory_bytes;
   return CUDA_SUCCESS;

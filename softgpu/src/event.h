@@ -29,7 +29,7 @@ struct Event {
   ~Event();
 };
 
-// Gives an event a page that other processes can map: unnamed, and not device memory.
+// Gives an event a page that other processes can map. It is in a memfd, not in device memory.
 CUresult MakeSharedEvent(Event* event);
 CUresult MapSharedEvent(const Fd& file, Event* event);
 

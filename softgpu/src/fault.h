@@ -32,7 +32,7 @@ CUresult Check(const char* symbol, bool target = false);
 int TakeLate();
 int PendingLate();
 
-// Sets the directory of the files; until then only the environment counts.
+// Sets the directory of the files. Until then only the rules of the environment apply.
 void SetDirectory(const char* directory);
 
 }  // namespace softgpu::fault

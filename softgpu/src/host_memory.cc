@@ -36,7 +36,8 @@ void Put(void* data, T value) {
   memcpy(data, &value, sizeof(T));  // NOLINT(bugprone-sizeof-expression): a pointer is meant
 }
 
-// `range` may be null: most attributes are then null and MEMORY_TYPE is an error.
+// `range` is null for an unknown pointer. Some attributes, such as MEMORY_TYPE, are then an error,
+// and the others are zero or invalid.
 CUresult Answer(CUpointer_attribute attribute, CUdeviceptr ptr, const Range* range, void* data) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:

@@ -46,7 +46,7 @@ IpcHandle Read(const T& handle) {
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr ptr) {
   Lock lock(driver().mutex);
   Range* range = driver().memory.Find(ptr);
-  // Not possible for memory of cuMemCreate, of pools, or imported from another process.
+  // Memory from cuMemCreate or a pool, and imported memory, cannot be shared this way.
   if (handle == nullptr || range == nullptr || range->kind != RangeKind::kDevice) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -68,7 +68,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* ptr, CUipcMemHandle handle, unsigned
       content.magic != kMemoryMagic) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // not allowed in the exporting process
+  // The exporting process may not open its own handle.
   if (content.exporter == getpid()) return CUDA_ERROR_INVALID_CONTEXT;
   Fd file;
   if (driver().broker.Fetch({content.key, content.token}, &file) != CUDA_SUCCESS) {

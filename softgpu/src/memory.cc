@@ -144,7 +144,7 @@ void MemoryTable::Destroy(Memory* memory) {
 }
 
 CUresult MemoryTable::MapAlias(Memory* memory, uint64_t address) {
-  // An old size of 0 maps the same pages once more, without a descriptor of the file.
+  // With an old size of 0, mremap maps the same pages once more without a descriptor of the file.
   void* got = mremap(reinterpret_cast<void*>(memory->home), 0, memory->bytes,
                      MREMAP_MAYMOVE | MREMAP_FIXED, reinterpret_cast<void*>(address));
   if (got == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;

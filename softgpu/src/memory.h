@@ -65,7 +65,7 @@ struct Range {
 class MemoryTable {
  public:
   // Creates memory with garbage in every 64 KiB (except control memory) and maps it at its home.
-  // kModule: maps it over `at` and keeps the content there.
+  // For kModule, maps it over `at` and keeps the content there.
   CUresult Create(MemoryKind kind, int ordinal, uint64_t bytes, bool keep, Memory** out,
                   uint64_t at = 0);
   // Adopts memory of another process, given its file.

@@ -431,7 +431,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* map, siz
       return CUDA_ERROR_INVALID_VALUE;
     }
   }
-  // Stored only: the memory of all devices is accessible anyway.
+  // The flags are only stored, because every device can access the memory anyway.
   for (size_t i = 0; i < count; ++i) pool->access[map[i].location.id] = map[i].flags;
   return CUDA_SUCCESS;
 }

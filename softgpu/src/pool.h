@@ -26,7 +26,7 @@ struct Pool {
 
 // Frees unused memory of a pool above `keep` bytes in total. Requires driver().mutex.
 void TrimPool(Pool* pool, uint64_t keep);
-// After a synchronisation of the program: trims every pool to its threshold.
+// Called after a synchronisation of the program: trims every pool to its threshold.
 void TrimPools();
 // Called at the end of the device's last context.
 void EndPools(int ordinal);

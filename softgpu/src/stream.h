@@ -68,7 +68,7 @@ struct Stream : std::enable_shared_from_this<Stream> {
   bool StartThread();
   // Call after StartThread(). `after` lists work that must finish first.
   Ticket Enqueue(std::function<void()> work, std::vector<Ticket> after);
-  // Submitted work still runs; then the thread exits.
+  // Makes the thread exit when all submitted work has run. Does not wait for it.
   void Close();
 
  private:
@@ -96,8 +96,8 @@ bool OnStreamThread();
 // Resolves a stream handle for the current context. Requires driver().mutex.
 CUresult ResolveStream(CUstream handle, Stream** out);
 
-// Submits work to a stream in the order that the stream's kind requires. While the stream captures,
-// it only counts a node, and `*ticket` gets no timeline. `ticket` may be null.
+// Submits work to a stream in the order that the stream's kind requires. While the stream is being
+// captured, only counts a node, and `*ticket` gets no timeline. `ticket` may be null.
 CUresult Submit(CUstream handle, std::function<void()> work, Ticket* ticket = nullptr);
 // Submits work and waits for it; fails for a capturing stream.
 CUresult SubmitAndWait(CUstream handle, std::function<void()> work);

@@ -213,7 +213,8 @@ std::shared_ptr<Event> FindEvent(CUevent handle) {
   return it == driver().events.end() ? nullptr : it->second;
 }
 
-// Used for an interprocess event, which another process may have recorded last.
+// Returns true if the last record of an interprocess event, possibly by another process, is
+// reached.
 bool SharedReached(const SharedEvent* shared) {
   return shared->reached.load() >= shared->recorded.load();
 }

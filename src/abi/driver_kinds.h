@@ -8,16 +8,17 @@ namespace stasis::abi {
 
 struct DriverKind {
   std::string_view name;  // DriverInfo::kind, and the driver's kind in manifests and records
-  // A function of the driver's library that no other driver has; it returns the version as text.
-  // nullptr: the kind that is assumed if no other one matches.
+  // A function of the driver's library that no other driver has; it returns the version as text. If
+  // nullptr, this kind is assumed when no other kind matches.
   const char* version_symbol;
   std::string_view device_files;  // prefix of the paths of its device files
   std::string_view variables;     // prefix of its environment variables; empty: none
   std::string_view server;        // its server in libexec, shared by programs; empty: none
-  // The hashing kernel in the installation; empty: the mover's PTX.
+  // Path of the hashing kernel, relative to the installation's root. If empty, the PTX that is
+  // built into the mover is loaded.
   std::string_view kernel;
   bool has_nvml;
-  bool is_hardware;  // false: times mean nothing, and device files show the memory in use
+  bool is_hardware;  // false: times are meaningless, and device files show the memory in use
 };
 
 inline constexpr DriverKind kDriverKinds[] = {
@@ -38,7 +39,7 @@ constexpr const DriverKind* FindDriverKind(std::string_view name) {
   return nullptr;
 }
 
-// Returns false if times on this kind of driver mean nothing.
+// Returns false if times measured with this kind of driver are meaningless.
 constexpr bool IsHardware(std::string_view name) {
   const DriverKind* kind = FindDriverKind(name);
   return kind == nullptr || kind->is_hardware;

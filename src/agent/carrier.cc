@@ -71,7 +71,7 @@ agent_protocol::Range Describe(const Item& item) {
 
 agent_protocol::Range DescribeCarried(uint32_t index) { return Describe(g_items[index]); }
 
-// The mutex keeps the items from being freed. It is held over the driver's exports of one batch.
+// The mutex keeps the items from being freed. It is held while the driver exports one batch.
 uint32_t ExportRunning(uint32_t first, uint32_t most, agent_protocol::Range* ranges, int* fds) {
   Lock lock(g_memory_mutex);
   uint32_t at = 0;

@@ -27,7 +27,8 @@
 #include "agent/thread.h"
 #include "agent_protocol/packet.h"
 
-// In .data, not .bss: clients find the header through the pages that map the library's file.
+// The header is in .data, not .bss, because clients find it through the pages that map the
+// library's file.
 extern "C" {
 __attribute__((visibility("default"), used))
 stasis::agent_protocol::AgentHeader stasis_agent_header = {
@@ -71,7 +72,8 @@ void* Control(void*) {
   gate::Exempt exempt;
   gate::Prepare();
   for (;;) {
-    // Importers may have been told to wait for the gate, which several code paths open.
+    // Importers may have been told to wait until the gate opens. Several code paths open it, so
+    // this is checked here.
     if (!gate::IsClosed()) AnswerIpcWaiters();
     pollfd items[2] = {{g_inside.fd, POLLIN, 0}, {ClientSocket(), POLLIN, 0}};
     int ready = poll(items, 2, ReopenIsDue() ? kReopenAgainMs : -1);
@@ -102,9 +104,10 @@ Mutex* const kTableMutexes[] = {&g_ipc_server_mutex, &g_ipc_answers_mutex, &g_me
 // a signal handler forks in the middle of a fork.
 __thread uint32_t t_forks __attribute__((tls_model("initial-exec"))) = 0;
 
-// Before a fork: takes the mutexes of all tables, so that the child finds the tables whole. Other
-// threads hold them only briefly, except while memory is exported to another process. The wait is
-// bounded, because a signal handler may fork while its own thread holds one of these mutexes.
+// Called before a fork: takes the mutexes of all tables, so that the child finds the tables whole.
+// Other threads hold them only briefly, except while memory is exported to another process. The
+// wait is bounded, because a signal handler may fork while its own thread holds one of these
+// mutexes.
 void BeforeFork() {
   constexpr int64_t kLongestNs = 1000000000;
   if (t_forks++ != 0) return;
@@ -162,8 +165,8 @@ void ResetInChild(bool keeps_files) {
 }
 
 void AfterForkInChild() {
-  // A process whose agent has not started opened such files itself and not through CUDA (NVML, for
-  // example), so its children may continue to use them.
+  // If the agent has not started, the process opened such files itself and not through CUDA
+  // (through NVML, for example), so its children may continue to use them.
   ResetInChild(g_started.load() == 0 || g_children_keep_files.load());
 }
 

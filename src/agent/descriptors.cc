@@ -32,7 +32,7 @@ uint64_t Identity(int fd) {
 int KeepHigh(int fd) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
-  // High, but low enough that the kernel's descriptor table stays small.
+  // The number is high, but low enough that the kernel's descriptor table stays small.
   int base = int(limit.rlim_cur / 2 < 4096 ? limit.rlim_cur / 2 : 4096);
   int high = fcntl(fd, F_DUPFD_CLOEXEC, base);
   return high >= 0 ? high : fcntl(fd, F_DUPFD_CLOEXEC, 3);

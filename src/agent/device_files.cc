@@ -50,7 +50,8 @@ uint64_t Hex(const char** at) {
   }
 }
 
-// "7f12a000-7f12b000 rw-s 00000000 00:05 463   /dev/nvidiactl"
+// Replaces the mapping of a line of maps: "7f12a000-7f12b000 rw-s 00000000 00:05 463
+// /dev/nvidiactl".
 void ReplaceMapping(const char* line, bool (*keep)(uint64_t begin, uint64_t end)) {
   const char* path = strchr(line, '/');
   if (path == nullptr || !IsDeviceFile(path)) return;
@@ -63,8 +64,8 @@ void ReplaceMapping(const char* line, bool (*keep)(uint64_t begin, uint64_t end)
           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
 }
 
-// The mappings may change while the file is read, because the kernel continues after the last
-// reported address.
+// It is safe to change the mappings while the file is read, because the kernel continues after the
+// last reported address.
 void ReplaceMappings(bool (*keep)(uint64_t begin, uint64_t end)) {
   const int maps = int(syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC));
   if (maps < 0) return;

@@ -46,7 +46,7 @@ class Mutex {
     uint32_t free = 0;
     return word_.compare_exchange_strong(free, 1, std::memory_order_acquire);
   }
-  // Returns false if the mutex was not free until `deadline_ns` (NowNs() time).
+  // Returns false if the mutex did not become free by `deadline_ns` (NowNs() time).
   bool LockUntil(int64_t deadline_ns) {
     if (TryLock()) return true;
     while (word_.exchange(2, std::memory_order_acquire) != 0) {

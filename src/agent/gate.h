@@ -70,7 +70,7 @@ struct Passage {
     }
     EnterSlowly(&thread, kWord, kStop);
   }
-  // Only the outermost passage of a thread has announced itself.
+  // Only the outermost Passage of a thread has announced the thread.
   [[gnu::always_inline]] ~Passage() {
     Thread& thread = t_thread;
     if (--thread.depth != 0) return;
@@ -116,7 +116,7 @@ class TryAsk {
   bool inside_;
 };
 
-// Registers the process for membarrier. Without it the first Close takes a few ms more. Safe to
+// Registers the process for membarrier. Without it the first Close takes a few ms longer. Safe to
 // call from any thread.
 void Prepare();
 

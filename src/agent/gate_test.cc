@@ -130,7 +130,7 @@ void LoseMembarrier() { LoseSystemCall(SYS_membarrier, ENOSYS); }
 
 [[noreturn]] void ExitByResult() { _exit(testing::Test::HasFailure() ? 1 : 0); }
 
-// In a new process, because a process decides only once how its gate works.
+// Runs in a new process, because a process decides only once how its gate works.
 TEST(GateDeathTest, ClosesWithoutMembarrier) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   auto run = [] {

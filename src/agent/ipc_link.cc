@@ -44,7 +44,7 @@ void ReadPidNamespace(char (&out)[32]) {
   errno = before;
 }
 
-// "\0stasis-ipc-", 32 hexadecimal digits, "-" and the pid namespace.
+// An address is "\0stasis-ipc-", 32 hexadecimal digits, "-" and the pid namespace.
 socklen_t AddressOf(const agent_protocol::Uuid& name, sockaddr_un* out) {
   constexpr char kPrefix[] = "\0stasis-ipc-";
   constexpr char kDigits[] = "0123456789abcdef";

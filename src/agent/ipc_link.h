@@ -2,7 +2,8 @@
 //   - a random name. It is in the handle that the program passes on, and is restored from an image.
 //   - the pid namespace of the process. It is in neither, but each process can read its own. Copies
 //     of one process have the same name and pid, so they are in different pid namespaces, and each
-//     copy has its own address. Processes that were copied together compute the same address.
+//     copy has its own address. Processes that were copied together share a pid namespace, so they
+//     compute the same addresses.
 // Both ends check the process id and the user of the other one.
 #pragma once
 
@@ -39,7 +40,7 @@ int AdmitIpc(int listener, int32_t* pid);
 
 // Returns a connection to the agent at `place`, or -1 with the reason in *why.
 int ConnectIpc(const IpcPlace& place, const char** why);
-// Wakes the thread that listens at `name`, by a connection.
+// Wakes the thread that listens at `name` by connecting to it.
 void WakeIpc(const agent_protocol::Uuid& name);
 
 // Names of the listening thread: while it listens, and while its program's memory is away.
@@ -53,7 +54,8 @@ bool IsAway(const IpcPlace& place);
 // the caller should ask again. It returns true once even for an owner that was not away, since the
 // owner may have come back between the two checks; `*again` must be true at first.
 bool AwaitOwner(const IpcPlace& owner, bool* again);
-// Tells an owner that this end closes for a suspend, and will ask for the same memory afterwards.
+// Tells an owner that this process closes the connection for a suspend, and will ask for the same
+// memory afterwards.
 void SayAway(const Watched& link);
 
 // Sends a request and reads the answer. With kGiven, *fd is a descriptor that the caller must

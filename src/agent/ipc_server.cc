@@ -63,7 +63,8 @@ bool Listen() {
   const agent_protocol::Uuid* name = OwnIpcName();
   int fd = name != nullptr ? ListenAt(*name) : -1;
   if (fd < 0 && name != nullptr && errno == EADDRINUSE) {
-    // A copy of this process runs, for example after a dump with --leave-running and a restore.
+    // A copy of this process is running, for example after a dump with --leave-running and a
+    // restore.
     dprintf(
         2,
         "stasis: the handles of GPU memory that process %d has shared (CUDA IPC) cannot be opened "

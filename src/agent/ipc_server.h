@@ -22,12 +22,12 @@ extern Mutex g_ipc_server_mutex;  // for a fork (control.cc); taken before g_mem
 // error.
 bool ListenForIpc();
 
-// Before the memory is released: ends all connections and stops listening.
+// Called before the memory is released: ends all connections and stops listening.
 void PauseIpc();
-// After the memory is mapped again: listens if it did before.
+// Called after the memory is mapped again: listens if it did before.
 void ResumeIpc();
-// After the gate has opened: tells waiting importers to ask again, and frees memory that was kept
-// for processes which have ended.
+// Called after the gate has opened: tells waiting importers to ask again, and frees memory that was
+// kept for processes which have ended.
 void AnswerIpcWaiters();
 
 // An importer, and one handle that it has open.
@@ -38,7 +38,7 @@ struct IpcUser {
 };
 // Lists the importers. Returns false if there is no memory for the list.
 bool ListIpcUsers(Vector<IpcUser>* out);
-// Returns true if there are importers. An importer that has just disconnected may still count.
+// Returns true if there are importers. An importer that has just disconnected may still be counted.
 bool HasIpcUsers();
 
 void ResetIpcServerAfterFork();

@@ -34,8 +34,8 @@ constexpr int kAnswerTimeoutMs = 10 * 1000;
 constexpr size_t kTextBytes = 200;  // the size of a text in an answer
 
 Watched g_client;
-Watched g_refused;  // the last rejected client; closing its socket at once would lose the answer
-                    // before the client has read it
+// The last rejected client. If its socket were closed at once, the client would lose the answer.
+Watched g_refused;
 State g_state = State::kOpen;
 bool g_holding = false;  // between a release and its commit
 bool g_lower_floor = false;
@@ -293,8 +293,8 @@ void OnRelease(const agent_protocol::ReleaseRequest& request) {
   Answer(Outcome::kOk);
 }
 
-// The next map starts from the beginning. While descriptors are held, the mapped memory is the held
-// memory, and dropping it would free nothing.
+// Abandons an incomplete map: the next map starts from the beginning. While descriptors are held,
+// the mapped memory is the held memory, and dropping it would free nothing.
 void AbandonMap() {
   g_next_to_map = 0;
   if (!g_holding) DropReturned();
@@ -339,7 +339,7 @@ void OnOwn() {
     CUresult r = OwnCarried(i);
     if (r == CUDA_SUCCESS) continue;
     if (!IsMapped(i)) {
-      // It is held, as after a release: when the client disconnects, it is mapped again.
+      // The memory is held, as after a release, and is mapped again when the client disconnects.
       PauseIpc();
       g_state = State::kReleased;
       g_holding = true;
@@ -386,8 +386,8 @@ void EndClient() {
   if (g_state != State::kReleased) return;
   AbandonMap();
   if (!g_holding) return;
-  // While the driver has the process locked, its calls block here. After an error the state stays,
-  // and the next client may map its copy of the memory.
+  // This blocks while the driver has the process locked. After an error the state is unchanged, and
+  // the next client may map its copy of the memory.
   if (TakeBackCarried() != CUDA_SUCCESS) return;
   g_holding = false;
   BecomeMapped();

@@ -13,7 +13,7 @@
 namespace stasis::agent {
 
 // Shuts the gate while no stream is being captured, since a capture continues only through an open
-// gate. Returns false, with the gate open, if captures were open until `deadline_ns` (NowNs()
+// gate. Returns false, with the gate open, if a capture was still open at `deadline_ns` (NowNs()
 // time).
 bool ShutBetweenCaptures(int64_t deadline_ns);
 

@@ -24,7 +24,7 @@ class Vector {
   T* begin() { return data_; }
   T* end() { return data_ + size_; }
 
-  // Makes room for `room` elements in all. Returns false, with nothing changed, if there is no
+  // Makes room for `room` elements in total. Returns false, with nothing changed, if there is no
   // memory; so do Insert and Push.
   bool Reserve(size_t room) {
     if (room <= room_) return true;

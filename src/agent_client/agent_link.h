@@ -56,7 +56,7 @@ class AgentLink {
   // After CloseInSteps: lets `calls` more calls of the program through, and then waits again as
   // CloseInSteps does. With 0 calls it only waits longer.
   virtual Result<bool> Rest(uint32_t calls, std::chrono::milliseconds timeout) = 0;
-  // False for older agents.
+  // Returns false for older agents.
   virtual bool goes_in_steps() const = 0;
   // The reason why CloseInSteps or Rest last returned false: the start of a sentence.
   virtual const std::string& not_yet() const = 0;
@@ -65,7 +65,7 @@ class AgentLink {
   // allocation of the program that finds no GPU memory waits, so close the descriptors before it.
   // Requires exports_running().
   virtual Result<Export> ExportRunning(std::chrono::milliseconds timeout) = 0;
-  // False for older agents.
+  // Returns false for older agents.
   virtual bool exports_running() const = 0;
   virtual Result<Export> ExportAll(std::chrono::milliseconds timeout) = 0;
   // Returns the same list without descriptors, as Map requires it. Works in every state except
@@ -73,7 +73,7 @@ class AgentLink {
   virtual Result<std::vector<agent_protocol::Range>> Describe(
       std::chrono::milliseconds timeout) = 0;
   // With kUntilCommit the agent maps the memory again if this connection ends before Commit; with
-  // kNot only the caller's descriptors keep the memory.
+  // kNot only the caller's descriptors keep the memory alive.
   enum class Hold { kNot, kUntilCommit };
   virtual stasis::Status Release(Hold hold, std::chrono::milliseconds timeout) = 0;
   virtual stasis::Status Commit(std::chrono::milliseconds timeout) = 0;
@@ -84,13 +84,13 @@ class AgentLink {
   // Maps the memory. `ranges` must be as ExportAll returned them; the caller keeps the descriptors.
   virtual stasis::Status Map(const std::vector<agent_protocol::Range>& ranges,
                              const std::vector<int>& fds, std::chrono::milliseconds timeout) = 0;
-  // Maps the memory of other processes again that the program had open. Their agents must have
+  // Maps again the memory of other processes that the program had open. Their agents must have
   // mapped it, and should not have opened their gates yet, because a running program may free the
   // memory.
   virtual stasis::Status Rejoin(std::chrono::milliseconds timeout) = 0;
   // Opens the gate. Returns kUnavailable, with the gate closed, if a stack limit could not be
-  // restored or another process's memory could not be mapped; Open may be called again when there
-  // is memory.
+  // restored or another process's memory could not be mapped; Open may be called again when memory
+  // is available.
   virtual stasis::Status Open(std::chrono::milliseconds timeout) = 0;
 };
 
@@ -105,7 +105,7 @@ class Agents {
   virtual Result<agent_protocol::AgentHeader> ReadHeader(process::HostPid pid) = 0;
 };
 
-// Returns true if the driver told the agent that GPU memory is short.
+// Returns true for an agent's error that says that the driver ran out of GPU memory.
 bool IsOutOfMemory(const Error& error);
 
 // The agents inside the processes of this machine.

@@ -125,7 +125,7 @@ void AgentClient::Connection::Disconnect() {
     pollfd end{socket_.get(), POLLIN, 0};
     const int ready = ::poll(&end, 1, deadline.PollTimeout());
     if (ready == 0 || (ready < 0 && errno != EINTR)) return;
-    // The rest of an answer that nobody awaits is dropped, with its descriptors.
+    // Drops the rest of an answer that is no longer needed, with its descriptors.
     char first = 0;
     const ssize_t bytes = ::recv(socket_.get(), &first, 1, MSG_DONTWAIT);
     if (bytes == 0 || (bytes < 0 && errno != EINTR && errno != EAGAIN)) return;

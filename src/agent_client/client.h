@@ -67,9 +67,9 @@ class AgentClient final : public AgentLink {
   Result<uint32_t> ReceivePacket(agent_protocol::Packet* packet, int* fds,
                                  std::chrono::milliseconds timeout);
 
-  // Disconnects at its end, and then waits until the agent has closed its end too, for 2 s at most.
-  // CRIU cannot dump a program that has the socket still open, because it belongs to the network
-  // namespace of this process.
+  // The destructor disconnects and then waits, for at most 2 s, until the agent has closed its end
+  // too. CRIU cannot dump a program that has the socket still open, because it belongs to the
+  // network namespace of this process.
   class Connection {
    public:
     explicit Connection(UniqueFd socket) : socket_(std::move(socket)) {}
@@ -78,7 +78,8 @@ class AgentClient final : public AgentLink {
     Connection& operator=(Connection&& other) noexcept;
 
     int get() const { return socket_.get(); }
-    // Call it when the agent has answered. The agent keeps the sockets of clients that it refuses.
+    // Call this when the agent has accepted the client. Otherwise the destructor does not wait,
+    // because the agent keeps the sockets of clients that it refuses.
     void Admit() { admitted_ = true; }
 
    private:

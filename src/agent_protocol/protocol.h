@@ -119,8 +119,9 @@ enum class Outcome : uint32_t {
   kDriver = 5,      // the driver returned `driver_error`
   kRefused = 6,     // some memory of this program cannot be carried; see the text
   kNoDescriptors = 7,
-  kNotYet = 8,  // kCloseInSteps: the program is not quiesced in time. In kShut the client continues
-                // with kRest; in kOpen, because a stream was being captured, with kClose.
+  // kCloseInSteps: the program was not quiesced in time. In kShut the client continues with kRest.
+  // In kOpen a stream was being captured, and the client continues with kClose.
+  kNotYet = 8,
 };
 
 // Reasons why the agent cannot carry the memory. Bits of HelloReply::blockers.
@@ -169,8 +170,9 @@ struct Ranges {
   uint32_t count;  // ranges in this packet; also its descriptors, except in kDescription
   uint32_t total;  // 0 if there is nothing to carry; then this is the only packet
   uint32_t reserved;
-  Range ranges[kMaxBatch];  // only `count` of them are sent; kMap reads only address, size and
-                            // the device on which the memory is now
+  // Only `count` of them are sent. kMap reads only the address, the size, and the device on which
+  // the memory is now.
+  Range ranges[kMaxBatch];
 };
 
 enum CloseFlag : uint32_t {
@@ -312,8 +314,9 @@ union Packet {
 // clients if control_fd >= 0.
 inline constexpr char kHeaderMagic[16] = {'S', 't', 'a', 's', 'i',  's',  ' ', 'a',
                                           'g', 'e', 'n', 't', '\r', '\n', 1,   0};
-// Where the memory is, for clients that cannot send a request: a program that CRIU has stopped does
-// not answer. A bit may stay set for a while after its reason is gone, but is never set too late.
+// Tells where the memory is, for clients that cannot send a request, because a program that CRIU
+// has stopped does not answer. A bit may stay set for a while after its reason is gone, but is
+// never set too late.
 enum HeaderMemory : uint32_t {
   kMemoryTold =
       1u << 31,  // this agent maintains the word and supports kOwn; in older agents it is 0
@@ -322,20 +325,21 @@ enum HeaderMemory : uint32_t {
   kMemoryAway = 1,          // the memory is released
   kMemoryImported = 2,      // a resume imported some of it: the driver alone could not restore it
   kMemoryShared = 4,        // another process uses it, or it uses another's (CUDA IPC)
-  // What this version of the agent supports.
+  // The features of this version of the agent.
   kSupported = kMemoryTold | kStepsTold | kRunningTold,
 };
 struct alignas(64) AgentHeader {
   char magic[16];
   uint16_t version;
   uint16_t size;
-  int32_t pid;         // in the process's own pid namespace; in a forked child still the parent's,
-                       // until the child makes its own control socket
+  // In the process's own pid namespace. A forked child has its parent's pid here until it makes its
+  // own control socket.
+  int32_t pid;
   int32_t control_fd;  // the end of a socket pair that clients take with pidfd_getfd; -1: none
   uint32_t memory;     // HeaderMemory
-  uint64_t control_mark;  // the seconds of that socket's SO_RCVTIMEO, which identify it: the
-                          // program may have closed it and opened another file. Unlike an inode it
-                          // survives a dump and restore.
+  // The seconds of that socket's SO_RCVTIMEO, which identify it, because the program may have
+  // closed it and opened another file. Unlike an inode they survive a dump and restore.
+  uint64_t control_mark;
   uint8_t build_id[20];
 };
 

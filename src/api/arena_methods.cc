@@ -73,7 +73,7 @@ Result<v1::ReserveArenaResponse> ReserveArena(Call& call, const v1::ReserveArena
 }
 
 Result<v1::FreeArenasResponse> FreeArenas(Call& call, const v1::FreeArenasRequest&) {
-  // Each mover holds registered memory and a context.
+  // Stop the movers, because each holds registered memory and a context.
   STASIS_ASSIGN(const int movers,
                 dataplane::DismissMovers(call.paths.helpers(), Deadline::In(kMoverExit)));
   // Device helpers hold no such memory, but they have files of the driver open. If one hangs, its

@@ -37,8 +37,8 @@ Result<int> Attach(const Call& call, const std::string& job, const v1::AttachOpt
 // pipe or file on stdin becomes its standard input.
 Result<int> RunAttached(Call& call, const v1::RunRequest& request, const v1::AttachOptions& options,
                         const Note& note);
-// Calls `restore`, which returns the id of the restored job, attaches to that job, and shows its
-// output from the restore on. Returns 0 if the id is empty.
+// Calls `restore`, which returns the id of the restored job. Attaches to that job, and shows its
+// output since the restore. Returns 0 if the id is empty.
 Result<int> RestoreAttached(const Call& call, const v1::RestoreRequest& request,
                             const std::function<Result<std::string>()>& restore,
                             const v1::AttachOptions& options, const Note& note);

@@ -52,7 +52,7 @@ struct AttachSession {
 // Attaches to a running job, with or without a terminal.
 Result<int> Follow(AttachSession session, const std::string& job, uint64_t log_offset);
 Result<int> FollowTerminal(AttachSession session, const jobs::Job& job);
-// Attaches over an existing connection, to which the program's input belongs.
+// Attaches over an existing connection.
 Result<int> StayOnTerminal(AttachSession session, const jobs::Job& job,
                            jobs::TerminalClient client);
 

@@ -162,7 +162,7 @@ Stay::Leaving Stay::ServeSignals(RawTerminal& raw) {
   return Leaving::kNot;
 }
 
-// The shim has disconnected.
+// Called when the shim has disconnected.
 Result<int> Stay::End() {
   STASIS_ASSIGN(jobs::Watch watch, jobs::Watch::Start(session_.store, id_));
   for (;;) {

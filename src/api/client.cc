@@ -70,7 +70,7 @@ Result<UniqueFd> ConnectTo(const std::string& path, bool chosen) {
   path.copy(address.sun_path, path.size());
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!socket) return FailErrno(errno, "socket");
-  // Limits connect() to a hung daemon whose backlog is full.
+  // Limits the duration of connect(), which blocks if a hung daemon's backlog is full.
   const timeval patience{kFirstAnswer.count(), 0};
   (void)::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
@@ -165,7 +165,7 @@ Result<std::unique_ptr<Client::Link>> Client::Connect(const config::Settings& se
     arguments.SetMaxReceiveMessageSize(64 << 20);
     link->channel = grpc::CreateCustomInsecureChannelFromFd("stasisd", socket.release(), arguments);
     link->stub = v1::Stasis::NewStub(link->channel);
-    // Detects a hung daemon. The calls after this one may take long and have no deadline.
+    // Detects a hung daemon. The calls after this one may take a long time and have no deadline.
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kFirstAnswer);
     v1::DaemonStatus status;

@@ -1,5 +1,5 @@
-// The API as the command line uses it. A call is executed by the daemon if one runs, and by this
-// process otherwise. Methods (methods.h) and answers are the same.
+// The API as the command line uses it. A call is executed by the daemon if one is running, and by
+// this process otherwise. Methods (methods.h) and answers are the same.
 #pragma once
 
 #include <functional>
@@ -33,7 +33,7 @@ class Client {
   // Returns an error if a daemon's socket exists but does not answer (kUnavailable) or belongs to
   // another user (kPermissionDenied). This process then does not do the work instead.
   static Result<Client> Open(const config::Settings& settings, ClientOptions options);
-  // Connects to the daemon only. Returns kNotFound if no daemon runs.
+  // Connects to the daemon only. Returns kNotFound if no daemon is running.
   static Result<Client> OpenDaemon(const config::Settings& settings);
   ~Client();
   Client(Client&&) noexcept;
@@ -44,7 +44,7 @@ class Client {
   Result<v1::OperationResult> Suspend(const v1::SuspendRequest& request, const OnEvent& on_event);
   Result<v1::OperationResult> Resume(const v1::ResumeRequest& request, const OnEvent& on_event);
   Result<v1::OperationResult> Dump(const v1::DumpRequest& request, const OnEvent& on_event);
-  // A path of an image may be relative to this process.
+  // The path of an image may be relative to this process's working directory.
   Result<v1::OperationResult> Restore(const v1::RestoreRequest& request, const OnEvent& on_event);
   Result<v1::RecoverResponse> Recover();
   Result<v1::ListContainersResponse> ListContainers(const v1::ListContainersRequest& request);

@@ -124,7 +124,7 @@ std::map<uid_t, int> CountMovers() {
 
 double ToDouble(uint64_t number) { return static_cast<double>(number); }
 
-// What an operation has exchanged with a repository.
+// The bytes and requests that an operation has exchanged with a repository.
 struct Transfer {
   const char* operation;
   uint64_t sent_bytes = 0, received_bytes = 0, known_bytes = 0, requests = 0, retries = 0;
@@ -213,7 +213,7 @@ void DaemonMetrics::SetUsages(const std::vector<UserUsage>& usages) {
     registry_.Clear(metric);
   }
   const double now_s = static_cast<double>(NowMs()) / 1000;
-  // A user may have several folders.
+  // The sums for one user, who may have several folders.
   struct Sums {
     double processes = 0, bytes = 0, oldest_s = 0, age_s = 0;
     double room = -1;

@@ -38,7 +38,7 @@ class DaemonMetrics {
   std::string Text(const OperationTable& operations);
 
  private:
-  // Counts what the operation has exchanged with a repository.
+  // Counts the bytes and requests that the operation has exchanged with a repository.
   void ObserveTransfer(const std::string& verb, double seconds, const Result<std::string>& reply);
 
   MetricsRegistry registry_;

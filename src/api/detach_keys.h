@@ -16,8 +16,9 @@ class DetachKeys {
   // by a letter or one of @[\]^_. "none" disables detaching.
   static Result<DetachKeys> Parse(const std::string& text);
 
-  // Returns the part of `typed` that is for the program. Holds back a partial sequence until it is
-  // decided. Sets `detached` if the sequence was completed; bytes after it are dropped.
+  // Returns the part of `typed` that is for the program. Holds back a partial sequence until
+  // further bytes complete or break it. Sets `detached` if the sequence was completed; bytes after
+  // it are dropped.
   std::string Filter(std::string_view typed, bool* detached);
 
  private:

@@ -1,5 +1,4 @@
-// Copies text that a worker's helpers (for example the driver's library) write to stderr to the
-// log.
+// Copies the stderr of a worker's helpers (for example of the driver's library) to the log.
 #pragma once
 
 #include "base/fd.h"

@@ -17,7 +17,7 @@ jobs::Checkpoint SuspendOf(const v1::OperationResult& result, std::string accoun
   checkpoint.kind = jobs::CheckpointKind::kSuspend;
   checkpoint.time_ms = NowMs();
   checkpoint.bytes = result.keep_context() ? result.shared_bytes() : result.device_bytes();
-  // The driver always writes its whole share.
+  // The driver always writes all of the memory that it carries.
   checkpoint.written_bytes =
       checkpoint.bytes - std::min(checkpoint.bytes, result.shared_bytes()) + result.copied_bytes();
   checkpoint.seconds = result.total_s();

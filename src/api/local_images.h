@@ -1,4 +1,4 @@
-// Where a request's local images are.
+// Finds the local images of a request.
 #pragma once
 
 #include <string>
@@ -12,10 +12,10 @@ namespace stasis::api {
 
 // Returns the folder of images: `asked`, or the configured one if it is empty.
 Result<std::string> StoreOf(const Call& call, const std::string& asked);
-// Returns the path of the image `image`, a path or a name in the store.
+// Returns the path of an image. `image` is a path, or a name in the store.
 Result<std::string> ImagePath(const Call& call, const std::string& store, const std::string& image);
-// Returns who wrote the image, by its MAC. Ignores an unusable key, because a restore reports why
-// it is unusable.
+// Returns the origin of the image, according to its MAC. Ignores an unusable key, because a restore
+// reports why it is unusable.
 v1::Origin OriginOf(const Call& call, const store::ImageReader& image);
 
 }  // namespace stasis::api

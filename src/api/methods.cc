@@ -89,7 +89,7 @@ constexpr Method kMethods[] = {
      WithBytes<v1::ListContainersRequest, v1::ListContainersResponse, ListContainers>,
      {}},
     {"Check", WithBytes<v1::CheckRequest, v1::CheckResponse, Check>, {.has_target = true}},
-    // A method of the worker only.
+    // The next two are not methods of the service. Only the daemon calls them, in a worker.
     {"Hold", Hold, {.operation = true}},
     {"GetUsage", WithBytes<v1::UsageRequest, v1::Usage, GetUsage>, {}},
 };

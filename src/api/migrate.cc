@@ -44,7 +44,8 @@ constexpr seconds kAnswerTime{60};      // for the other host's answer to a shor
 constexpr seconds kCheckTime{1800};     // the other host reads the CPU memory of the image
 constexpr seconds kLoadTime{4 * 3600};  // the other host reads its GPU memory
 constexpr seconds kFinishTime{10};
-// Rounds end when this little is left, or when a round was not much smaller than the one before.
+// Rounds end when no more than this is left, or when a round was not much smaller than the one
+// before.
 constexpr uint64_t kSmallRound = 64ull << 20;
 constexpr double kShrinks = 0.7;
 constexpr size_t kMostLogBytes = 512 << 10;  // fits in a message
@@ -56,7 +57,7 @@ std::string HostName() {
   return name;
 }
 
-// Returns the end of the file, in whole lines; nothing if it cannot be read.
+// Returns the last lines of the file, or an empty string if it cannot be read.
 std::string EndOfLog(const std::string& path) {
   jobs::LogReader log(path, jobs::LogReader::TailOffset(path, kMostLogBytes));
   std::string text;
@@ -113,7 +114,7 @@ class Migration final : public HandOver {
 
   Result<v1::OperationEvent> Run();
 
-  // HandOver: called during the last dump.
+  // The functions of HandOver. They are called during the last dump.
   Status Prepare(const std::string& image, plan::PhaseScope& scope) override;
   Result<Switched> Switch(plan::PhaseScope& scope) override;
   std::string Place() const override {
@@ -318,8 +319,8 @@ Status Migration::Prepare(const std::string& image, plan::PhaseScope& scope) {
   return Explain(link_->Await(MessageKind::kReady, ready, limits), "restore the program");
 }
 
-// After this request the program does not run here again, unless the other host answers that the
-// program does not run there.
+// After this request the program must not be resumed here, unless the other host answers that it is
+// not running there.
 Result<HandOver::Switched> Migration::Switch(plan::PhaseScope& scope) {
   const objects::CallOptions limits{scope.deadline(), {}};
   v1::OperationEvent event;

@@ -9,13 +9,13 @@
 
 namespace stasis::api {
 
-// Sends the program to `stasis receive` on the other host, and ends it here when it runs there.
-// After an error the program runs on here, unless the error has `not_undone`; then the message says
-// where the program is. The result is that of the last dump, with the program's job and pid on the
-// other host.
+// Sends the program to `stasis receive` on the other host, and ends it here once it is running
+// there. After an error the program continues to run here, unless the error has `not_undone`; then
+// the message says where the program is. The result is that of the last dump, with the program's
+// job and pid on the other host.
 Result<v1::OperationEvent> Migrate(Call& call, const v1::MigrateRequest& request);
 
-// The other side: serves one migration on these descriptors until they are closed.
+// Receives one migration over these descriptors, until they are closed.
 Status ReceiveMigration(Call& call, UniqueFd input, UniqueFd output);
 
 }  // namespace stasis::api

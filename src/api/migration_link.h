@@ -46,7 +46,7 @@ class MigrationLink {
     return Await(answer_kind, answer, limits);
   }
   // After an error of Await(): returns true if the other side has reported that it failed and that
-  // the program does not run there.
+  // the program is not running there.
   bool refused() const { return refused_; }
 
  private:

@@ -18,8 +18,9 @@
 
 namespace stasis::api {
 
-// Dumps a program that moves to another host. `hand_over` is null for a round, in which the program
-// runs on, and set for the last dump. The image is not recorded as a checkpoint of the job.
+// Dumps a program that moves to another host. `hand_over` is null for a round, after which the
+// program continues to run, and set for the last dump. The image is not recorded as a checkpoint of
+// the job.
 Result<v1::OperationEvent> DumpToMove(Call& call, const v1::DumpRequest& request,
                                       operations::HandOver* hand_over);
 
@@ -31,11 +32,12 @@ struct StreamedSource {
   repository::PullOptions options;                        // without progress
   std::string earlier_log;                                // RestoreOptions::earlier_log
   std::function<Status(plan::PhaseScope&)> before_adopt;  // RestoreOptions::before_adopt
-  // The image in whose memory the arenas of `ahead` are; null if there are none.
+  // The image whose GPU memory the arenas of `ahead` contain; null if there are none.
   std::shared_ptr<const repository::ImageRecord> earlier;
   operations::DataAhead* ahead = nullptr;  // RestoreOptions::ahead
 };
-// The request's `source` is used in errors only. The result's `transfer` has no place.
+// The request's `source` is used in errors only. The caller must add the repository and its
+// location to the result's `transfer`.
 Result<v1::OperationEvent> RestoreStreamed(Call& call, const v1::RestoreRequest& request,
                                            StreamedSource source);
 

@@ -333,7 +333,7 @@ Result<v1::OperationEvent> RestoreStreamed(Call& call, const v1::RestoreRequest&
 }
 
 // Restores an image of a repository. Its GPU memory goes from there to the arenas; files and CPU
-// memory are pulled before.
+// memory are pulled first.
 Result<v1::OperationEvent> RestoreRemote(Call& call, const v1::RestoreRequest& request,
                                          const RemoteImage& remote) {
   v1::RepositoryChoice choice;

@@ -27,7 +27,7 @@ class OperationTable {
   static constexpr size_t kReservedCalls = 128;
 
   // Adds a call and returns its id. Returns kResourceExhausted if there are too many calls, and
-  // kUnavailable for an operation while the daemon drains.
+  // kUnavailable for an operation while the daemon is draining.
   Result<std::string> Begin(const Caller& caller, const std::string& method, bool operation,
                             const std::string& target);
   // Sets the worker of the call, which a cancellation then reaches.

@@ -13,7 +13,7 @@ Caller User(uid_t uid, uid_t account) {
   return caller;
 }
 
-// Begins calls until one is refused, at most `most`. Returns how many began.
+// Begins calls until one is refused or `most` have begun. Returns how many have begun.
 size_t Fill(OperationTable& operations, const Caller& caller, size_t most) {
   size_t begun = 0;
   while (begun < most && operations.Begin(caller, "WaitJob", false, "job")) ++begun;

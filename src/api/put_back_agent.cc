@@ -19,8 +19,8 @@ namespace {
 
 using containers::Runtime;
 
-// Returns the build ids of missing libraries, except those that this installation has: it puts them
-// back.
+// Puts back the missing libraries that this installation has. Returns the build ids of the other
+// missing libraries.
 Result<std::vector<std::string>> PutBackOwn(const std::vector<std::string>& mount_sources) {
   std::vector<std::string> missing;
   const auto own = jobs::OwnAgentLibrary();

@@ -222,8 +222,8 @@ Status MigrationReceiver::Load(const migration::Frame& frame) {
   return Answer(MessageKind::kBegun, ThisHost());
 }
 
-// If this fails, the restore registers them itself, which takes longer. Only a mover that stays
-// after this call is of use.
+// Registers the arenas ahead of the restore. If this fails, the restore registers them itself,
+// which takes longer. This helps only if the mover stays after the call.
 void MigrationReceiver::RegisterArenas(const store::Manifest& manifest) {
   if (call_.settings.helper_idle_s <= 0 || !call_.settings.cuda_library.empty()) return;
   auto services = gpu_state::MakeServices(call_.paths, call_.settings, STASIS_VERSION,

@@ -71,7 +71,7 @@ class Relay {
     return status;
   }
 
-  // Called when the caller has disconnected. Kills the worker unless it runs an operation.
+  // Called when the caller has disconnected. Kills the worker unless it is running an operation.
   void OnDisconnect() {
     std::lock_guard lock(mutex_);
     if (operation_) return;

@@ -90,7 +90,7 @@ Result<repository::PullOptions> PullOptionsOf(const Call& call, const OpenedRepo
   repository::PullOptions options;
   options.names = &names;
   options.stop = call.stop;
-  // The origin of an image from a place that was not added stays unknown.
+  // The origin of an image stays unknown if its repository was not added.
   const Id128& origin_id = opened.registration().origin_id;
   if (!origin_id.IsZero()) options.origin = repository::PulledOrigin(secret, origin_id);
   STASIS_ASSIGN(options.write.origins, repository::SharableOrigins(call.paths));

@@ -24,7 +24,7 @@ Result<bool> IsRepository(const Call& call, const std::string& name);
 // and region are those of AWS's environment variables.
 Result<repository::Registration> FindRepository(const Call& call,
                                                 const v1::RepositoryChoice& choice);
-// Finds and opens it. An empty name is that of the configuration's repository.default.
+// Finds and opens a repository. An empty name means the configuration's repository.default.
 Result<std::unique_ptr<repository::OpenedRepository>> OpenRepository(
     const Call& call, const v1::RepositoryChoice& choice, const Deadline& deadline = Deadline());
 

@@ -1,4 +1,4 @@
-// The methods for repositories: added, listed, checked, removed; images pushed and pulled.
+// The methods for repositories: add, list, check and remove them; push and pull images.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -51,7 +51,8 @@ Registration FromMessage(const v1::Repository& message) {
   return r;
 }
 
-// Returns the codec of a new pack. "auto" would need to know the speed of the network.
+// Returns the codec of a new pack. Refuses "auto", which would need to know the speed of the
+// network.
 Result<store::Codec> CodecOf(const std::string& asked) {
   if (asked.empty()) return store::Codec::kNone;
   STASIS_ASSIGN(const store::Compression compression, store::ParseCompression(asked));
@@ -77,7 +78,7 @@ Result<bool> WroteIndex(const Call& call, const store::ImageReader& image) {
   });
 }
 
-// Fills in what a push and a pull have in common.
+// Fills in the fields that a push and a pull have in common.
 template <class Report>
 v1::OperationEvent ToEvent(const std::string& verb, const std::string& target,
                            const std::string& name, const OpenedRepository& opened,
@@ -109,8 +110,8 @@ struct Probe {
   bool always = false;  // also if an earlier step has failed
 };
 
-// Writes, reads, lists and deletes an object that is not part of the format. A killed check leaves
-// it, which harms nothing. `opened` must outlive the steps.
+// Writes, reads, lists and deletes an object that is not part of the format. A check that is killed
+// leaves the object behind, which is harmless. `opened` must outlive the steps.
 Result<std::vector<Probe>> ProbesOf(const OpenedRepository& opened,
                                     const objects::CallOptions& limits) {
   objects::ObjectStore* const store = &opened.repository().store();
@@ -156,7 +157,7 @@ Result<v1::AddRepositoryResponse> AddRepository(Call& call,
   registration.encrypted = !request.plain();
   STASIS_TRY(CheckAbsolute("the certificate file", registration.ca_file));
   if (!repository::IsRepositoryName(registration.name)) {
-    // Reports the wrong name.
+    // Returns the error for the invalid name.
     STASIS_TRY(repository::FindRegistration(call.paths, registration.name));
   }
   if (auto taken = repository::FindRegistration(call.paths, registration.name); taken) {
@@ -202,7 +203,7 @@ Result<v1::CheckRepositoryResponse> CheckRepository(Call& call,
   if (opened != nullptr) {
     STASIS_ASSIGN(const auto probes, ProbesOf(*opened, limits));
     for (const Probe& probe : probes) {
-      // What was written is deleted in any case.
+      // The written object is deleted even if a step has failed.
       if (ok || probe.always) ok = RunProbe(probe, response) && ok;
     }
     if (const Status lists = opened->repository().store().CheckLists(); !lists) {

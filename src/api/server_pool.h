@@ -1,6 +1,6 @@
 // The gRPC servers of the daemon. Connections to the unix socket are distributed over one server
-// for each set of credentials (user, group, further groups), so that a service knows its caller and
-// cannot mistake one for another.
+// for each set of credentials (user, group, supplementary groups), so that a service knows its
+// caller and cannot mistake one for another.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

@@ -13,7 +13,7 @@
 namespace stasis::api {
 
 // `text` is a job's id, a process id or a container. Returns kNotFound if there is no such job,
-// process or container, and kFailedPrecondition if it does not run. The target of a container is
+// process or container, and kFailedPrecondition if it is not running. The target of a container is
 // its first process.
 Result<checks::Target> ParseTarget(const Paths& paths, const std::string& text,
                                    const v1::ContainerPlaces& places);

@@ -28,7 +28,7 @@ using GrpcAcceptor = grpc::experimental::ExternalConnectionAcceptor;
 
 constexpr size_t kMaxConnections = 1024;
 constexpr size_t kMaxConnectionsOfAddress = 512;
-// Connections that may still be in their handshake.
+// Limits for connections that may still be in their handshake.
 constexpr size_t kMaxHandshakes = 128;
 constexpr size_t kMaxHandshakesOfAddress = 32;
 constexpr std::chrono::milliseconds kHandshake{kHandshakeMs};

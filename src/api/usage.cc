@@ -1,4 +1,4 @@
-// Resources that a user's programs take, for the daemon's metrics.
+// Finds the resources that a user's programs use, for the daemon's metrics.
 #include <algorithm>
 
 #include "api/methods.h"

@@ -21,7 +21,7 @@ void UsageWatch::Add(uid_t uid, const v1::WorkerRequest& work) {
   Folder& folder = folders_[key];
   folder.uid = uid;
   folder.last_call = Clock::now();
-  // Credentials and settings of this call, with another method.
+  // Use the credentials and settings of this call, but another method.
   folder.work = work;
   folder.work.set_method("GetUsage");
   folder.work.clear_request();
@@ -35,7 +35,7 @@ void UsageWatch::DropOldestLocked(uid_t uid, const std::string& except) {
   if (!too_many_of_user && folders_.size() <= kMaxFolders) return;
   auto oldest = folders_.end();
   for (auto at = folders_.begin(); at != folders_.end(); ++at) {
-    // A running worker refers to its folder.
+    // A running worker refers to its folder's entry, so the entry must stay.
     if (at->second.worker != nullptr || at->first == except) continue;
     if (too_many_of_user && at->second.uid != uid) continue;
     if (oldest == folders_.end() || at->second.last_call < oldest->second.last_call) oldest = at;

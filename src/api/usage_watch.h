@@ -1,6 +1,6 @@
-// The resources that users' programs take, for the metrics. The daemon does not read users' files
-// itself. For each user who has called, and for its own user, it starts a worker with that user's
-// credentials, which calls GetUsage.
+// Watches the resources that users' programs use, for the metrics. The daemon does not read users'
+// files itself. For each user who has called, and for its own user, it starts a worker with that
+// user's credentials, which calls GetUsage.
 //
 // Safe to use from any thread.
 #pragma once

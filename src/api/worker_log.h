@@ -17,7 +17,7 @@ inline constexpr int kConnectionFd = 4;
 
 class WorkerLog {
  public:
-  // Adds the operation's id, verb and target and the caller to every line. Without a descriptor
+  // Adds the operation's id, verb and target, and the caller, to every line. Without a descriptor
   // kLogFd nothing is logged.
   static void Open(const v1::WorkerRequest& request, const std::string& verb,
                    const std::string& target);

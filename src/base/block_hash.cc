@@ -150,7 +150,7 @@ Id128 BlockKey::Hash(std::string_view block) const {
 
 bool IsAllZero(std::string_view block) {
   if (block.empty()) return true;
-  // Each byte equals its neighbour, and the first is zero.
+  // All bytes are zero if the first one is, and each byte equals the next one.
   return block[0] == 0 && std::memcmp(block.data(), block.data() + 1, block.size() - 1) == 0;
 }
 

@@ -24,8 +24,8 @@ BlockSecret CountingSecret() {
   return secret;
 }
 
-// Computed by tests/image/read_image.py, which has the function from its description, in integers
-// of any size.
+// Computed by tests/image/read_image.py, which implements the function from its description with
+// integers of any size.
 TEST(BlockHashTest, AgreesWithTheDescription) {
   BlockKey key(CountingSecret());
   struct Row {
@@ -58,7 +58,7 @@ TEST(BlockHashTest, EveryBitAndTheLengthCount) {
     hashes.insert(key.Hash(block + std::string(zeros, '\0')).Hex());
     ++expected;
   }
-  // Two pieces change places.
+  // Two pieces are swapped.
   hashes.insert(
       key.Hash(block.substr(4096, 4096) + block.substr(0, 4096) + block.substr(8192)).Hex());
   EXPECT_EQ(hashes.size(), expected + 1);

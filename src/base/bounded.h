@@ -26,8 +26,8 @@ struct BoundedOptions {
   // Called at the start and whenever this thread gets a signal. Returning true gives up with
   // kCancelled.
   std::function<bool()> cancelled;
-  // If positive, replaces the deadline: the question fails if it writes nothing for this long. A
-  // question that notes every step it takes is then given up only when it makes no progress.
+  // If positive, replaces the deadline: the question fails if it writes nothing for this long. If
+  // the question records each of its steps, it is given up only when it makes no progress.
   std::chrono::milliseconds each_step{0};
 };
 
@@ -45,7 +45,7 @@ Result<std::string> AskBounded(const std::function<Result<std::string>(const Not
 // must hold no pipe end and no lock that another process waits for. Async-signal-safe once `kept`
 // is built.
 void CloseAllBut(std::vector<int> kept);
-// Serializes a result and parses it again. The contexts of an error become part of its message.
+// Serialize a result, and parse it again. The contexts of an error become part of its message.
 std::string ToBytes(const Result<std::string>& answer);
 Result<std::string> FromBytes(const std::string& bytes);
 

@@ -32,7 +32,8 @@ int DuplicateAs(int fd, int number) {
   return copy;
 }
 
-// The kernel never shrinks the table. Failure is harmless: the growth delays remain.
+// The kernel never shrinks the table. A failure is harmless: later growth is delayed as it would be
+// without this call.
 void WidenDescriptorTable(int descriptors) {
   rlimit before{};
   if (::getrlimit(RLIMIT_NOFILE, &before) != 0) return;

@@ -49,12 +49,12 @@ Status ReplaceFile(const std::string& path, std::string_view data);
 Status WriteNewFileDurably(const std::string& path, std::string_view data);
 
 Status FsyncPath(const std::string& path);  // accepts a file or a directory
-// Creates a directory and its missing parents with `mode` less the umask. An existing path is
-// success.
+// Creates a directory and its missing parents with `mode` less the umask. Succeeds if the path
+// exists.
 Status MakeDirs(const std::string& path, mode_t mode = 0700);
-// Removes a file. An absent file is success.
+// Removes a file. Succeeds if there is none.
 Status RemoveFile(const std::string& path);
-// Removes a tree without following links. An absent tree is success. Calls `removed` after each
+// Removes a tree without following links. Succeeds if there is none. Calls `removed` after each
 // entry that it removed.
 Status RemoveTree(const std::string& path, const std::function<void()>& removed = nullptr);
 bool PathExists(const std::string& path);

@@ -20,7 +20,7 @@ struct Id128 {
   bool IsZero() const { return *this == Id128{}; }
   std::string Hex() const;  // 32 digits
   std::string_view View() const { return {reinterpret_cast<const char*>(bytes.data()), kBytes}; }
-  // `raw` must hold 16 bytes at least.
+  // `raw` must hold at least 16 bytes.
   static Id128 FromRaw(const void* raw) {
     Id128 id;
     std::memcpy(id.bytes.data(), raw, kBytes);

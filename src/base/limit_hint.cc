@@ -7,7 +7,8 @@
 namespace stasis {
 namespace {
 
-// A GPU driver reserves address space for the memory of all GPUs, and starts threads.
+// Limits that a GPU driver may exceed: it reserves address space for the memory of all GPUs, and
+// starts threads.
 struct HintRow {
   int resource;
   rlim_t enough;

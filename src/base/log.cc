@@ -49,8 +49,8 @@ std::string Text(const Value& value, size_t longest) {
   if (const auto* yes = std::get_if<bool>(&value)) return *yes ? "true" : "false";
   if (const auto* number = std::get_if<int64_t>(&value)) return std::to_string(*number);
   if (const auto* number = std::get_if<uint64_t>(&value)) return std::to_string(*number);
-  return nlohmann::json(std::get<double>(value)).dump();  // null for numbers that JSON cannot
-                                                          // represent
+  // Gives null for numbers that JSON cannot represent.
+  return nlohmann::json(std::get<double>(value)).dump();
 }
 
 std::string Now() {

@@ -2,8 +2,8 @@
 // directories on the path. A symbolic link is followed only if it belongs to root or the caller;
 // another user's link could redirect a write. A link to an open descriptor (/dev/stdout,
 // /proc/PID/fd/1) is rejected, because it names a different file in each process. The kernel checks
-// all other permissions of an unprivileged caller. Root is also refused to write to a file with
-// several hard links, because another user may have created one of them.
+// all other permissions of an unprivileged caller. Writing to a file with several hard links is
+// also refused for root, because another user may have created one of the links.
 #pragma once
 
 #include <string>

@@ -11,7 +11,7 @@
 namespace stasis {
 namespace {
 
-// What messages about an unusable file say.
+// The words of a message about an unusable file.
 struct Words {
   const char* danger;  // what another user could do with the file
   const char* remedy;

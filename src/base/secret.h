@@ -24,7 +24,7 @@ std::string NamingSecretPath(const Paths& paths);
 // Returns the user's secret and creates it if there is none. Fails with kPermissionDenied if
 // another user may have read or written the file.
 Result<BlockSecret> BlockSecretOf(const Paths& paths);
-// The same, but returns nullopt if there is none.
+// Does the same, but returns nullopt if there is no secret.
 Result<std::optional<BlockSecret>> FindBlockSecret(const Paths& paths);
 
 // Returns the secret of hashes and unit names: that of a master key if this user has joined one,

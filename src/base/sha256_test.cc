@@ -25,7 +25,7 @@ TEST(Sha256Test, MatchesTheStandardsDigests) {
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-// RFC 4231, cases 1, 2 and 4.
+// The test cases 1, 2 and 4 of RFC 4231.
 TEST(Sha256Test, MatchesTheStandardsMacs) {
   EXPECT_EQ(Hex(HmacSha256(std::string(20, '\x0b'), "Hi There")),
             "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");

@@ -36,8 +36,8 @@ struct OutputPipe {
   }
 };
 
-// Appends all available bytes to `out` and keeps `keep` of them at most. Returns false at the end
-// of the stream. Sets `more` if there were more bytes than were kept.
+// Appends all available bytes to `out`, and keeps at most the first `keep` of them. Returns false
+// at the end of the stream. Sets `more` if there were more bytes than were kept.
 Result<bool> Drain(int fd, size_t keep, std::string& out, bool& more) {
   char buffer[kMaxStderrBytes];
   for (;;) {
@@ -68,7 +68,7 @@ std::string LastLine(std::string text) {
   return text.substr(line == text.npos ? 0 : line + 1).substr(0, kMaxReasonBytes);
 }
 
-// A request to stop, as a descriptor for poll.
+// Makes a stop request visible to poll(2), as a descriptor.
 class StopEvent {
  public:
   static Result<std::unique_ptr<StopEvent>> Make(const std::stop_token& stop) {
@@ -111,7 +111,7 @@ class RunningCommand {
       const auto ready = TEMP_FAILURE_RETRY(::poll(polled, 4, deadline.PollTimeout()));
       if (ready < 0) return FailErrno(errno, "poll");
       if (polled[3].revents != 0) return Fail(Code::kCancelled, "cancelled");
-      // Endless messages would keep poll from ever timing out.
+      // The deadline is checked too, because with endless output poll would never time out.
       if (ready == 0 || deadline.passed()) {
         return Fail(Code::kDeadlineExceeded, command_.setting + " has not ended in time", Hint());
       }

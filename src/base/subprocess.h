@@ -23,8 +23,7 @@ struct SpawnOptions {
   // /dev/null and the caller's stderr. All others are closed in the child.
   std::map<int, int> fds;
   std::string working_directory;     // the caller's if empty
-  bool new_session = false;          // call setsid: signals from the caller's terminal do not reach
-                                     // the child
+  bool new_session = false;          // keeps signals of the caller's terminal from the child
   std::vector<int> ignored_signals;  // ignored in the child from its first instruction on
   // The child starts with exactly these signals blocked, whatever the caller blocks.
   std::vector<int> blocked_signals;

@@ -57,7 +57,7 @@ class Thread {
   void Join() {
     if (thread_.joinable()) thread_.join();
   }
-  // Lets the thread run on until it finishes or the process exits.
+  // Lets the thread continue until it finishes or the process exits.
   void Detach() && {
     assert(thread_.joinable());
     thread_.detach();

@@ -21,7 +21,7 @@ struct BlocksOptions {
 class Blocks {
  public:
   // Starts the program and waits until it holds its memory. Returns kNotFound if the program does
-  // not exist, kUnavailable with its last output if it exited, kCancelled.
+  // not exist, kUnavailable with its last output if it exited, or kCancelled.
   static Result<Blocks> Start(const BlocksOptions& options);
   // Kills the program at once, even if it is suspended.
   ~Blocks();

@@ -24,8 +24,7 @@ struct MeasureOptions {
   std::vector<uint64_t> allocation_bytes;  // the shared path is measured with each size
   int rounds = 7;                          // warm rounds, and rounds of the bare context
   int driver_rounds = 2;                   // 0: do not measure the driver's own path
-  bool huge_pages = false;                 // also measure the driver's own path with `madvise` and
-                                           // with `always`
+  bool huge_pages = false;  // also measure the driver's own path with `madvise` and `always`
   bool ignore_memory = false;
   config::Settings settings;
   std::string stasis_version;
@@ -64,8 +63,7 @@ struct Measurements {
   device::DriverInfo driver;
   std::string huge_pages;
   uint64_t size_bytes = 0;
-  uint64_t arena_reserved_bytes = 0;  // memory reserved in advance, which makes the cold round less
-                                      // cold
+  uint64_t arena_reserved_bytes = 0;  // reserved in advance, which makes the cold round faster
   std::vector<SharedRun> shared;
   std::vector<DriverRun> driver_alone;
   std::vector<Round> control;  // a context without memory, by the driver alone

@@ -18,11 +18,11 @@
 namespace stasis::bench {
 namespace {
 
-// Of the client of the plain objects.
+// Limits for the client that measures plain objects.
 constexpr int kPlainConnections = 64;
 constexpr int kMaxPlainEngines = 8;
 
-// Opens the repository's place again, with more threads and connections.
+// Opens the repository a second time, with more threads and connections.
 Result<std::unique_ptr<repository::OpenedRepository>> OpenForPlain(
     const api::Call& call, const v1::RepositoryChoice& choice) {
   STASIS_ASSIGN(const auto registration, api::FindRepository(call, choice));

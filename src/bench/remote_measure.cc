@@ -29,14 +29,14 @@
 namespace stasis::bench {
 namespace {
 
-// Numbers of plain objects that are moved at a time.
+// The numbers of parallel transfers that are tried for plain objects.
 constexpr unsigned kParallel[] = {4, 8, 16, 32};
-// Deletions and gc still run after Ctrl-C, but not for ever.
+// The time limit for deletions and gc, which also run after Ctrl-C.
 constexpr std::chrono::minutes kCleanUpTimeout{5};
 constexpr uint64_t kAddress = 0x7f0000000000;
 constexpr char kLocalName[] = "image";
 
-// Private memory whose pages exist already, as those of an arena that is used again.
+// Private memory whose pages exist already, like those of an arena that is reused.
 class Memory {
  public:
   static Result<Memory> Allocate(uint64_t bytes) {
@@ -200,8 +200,9 @@ Status RemoteBench::PushImage(const store::ImageReader& image, RemoteRound& roun
   return {};
 }
 
-// As `stasis restore REPO/NAME` does: first everything but GPU memory to a hidden folder, then GPU
-// memory into host memory, where a mover would load it to the GPU meanwhile.
+// Does what `stasis restore REPO/NAME` does: first pulls everything but GPU memory to a hidden
+// folder, then GPU memory to host memory, from where a mover would load it to the GPU at the same
+// time.
 Status RemoteBench::Restore() {
   repository::PullOptions pull;
   pull.names = &options_.names;

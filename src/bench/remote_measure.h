@@ -29,8 +29,8 @@ namespace stasis::bench {
 
 struct RemoteOptions {
   const repository::Repository& repository;
-  // The same place, for the plain objects: another client, so that limits of the repository's
-  // client (threads, connections) count against the repository.
+  // A second client of the same object store, for the plain objects, so that limits of the
+  // repository's client (threads, connections) count against the repository.
   objects::ObjectStore& plain;
   // The repository's name in messages, as users give it to `-R`.
   std::string repository_name;
@@ -41,7 +41,8 @@ struct RemoteOptions {
   uint64_t object_bytes = 0;     // of one plain object
   int rounds = 0;
   std::function<void(const std::string&)> progress = {};
-  // Ends the measurement, also in the middle of a request. What it has written is removed first.
+  // Ends the measurement, also in the middle of a request. Everything that it has written is
+  // removed first.
   std::stop_token stop = {};
 };
 
@@ -49,7 +50,7 @@ struct RemoteRound {
   double put_s = 0;
   double push_s = 0;
   double get_s = 0;
-  // Everything that a restore reads from the repository, until it is checked and in memory.
+  // Time until everything that a restore reads from the repository is checked and in memory.
   double restore_s = 0;
   uint64_t push_requests = 0;
   uint64_t retries = 0;  // of push and restore

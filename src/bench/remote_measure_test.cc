@@ -37,7 +37,7 @@ class RemoteMeasureTest : public repository::testing::RepositoryTest {
     options.stop = stop_.get_token();
     return options;
   }
-  // The repository and the store are as before the measurement.
+  // Expects the repository and the store to be as they were before the measurement.
   void ExpectNothingLeft() {
     EXPECT_THAT(Keys("check/"), IsEmpty());
     EXPECT_THAT(Keys("pending/"), IsEmpty());
@@ -71,7 +71,8 @@ TEST_F(RemoteMeasureTest, MovesTheSameBytesInEachTransfer) {
     EXPECT_GT(round.restore_s, 0);
     EXPECT_GT(round.push_requests, 4u);
   }
-  // All objects are put once at first, twice to choose how many at a time, and once in each round.
+  // All objects are put once to open the connections, once for each of the two numbers of parallel
+  // transfers that are tried, and once in each of the two rounds.
   EXPECT_EQ(plain_puts, 6u * (1 + 2 + 2));
   EXPECT_GE(packs, 2u) << "the second round found the memory of the first one";
   objects_.set_hook(nullptr);
@@ -82,7 +83,7 @@ TEST_F(RemoteMeasureTest, AFailureLeavesNothing) {
   for (const char* prefix : {"check/", "packs/", "index/", "images/bench"}) {
     std::atomic<int> puts{0};
     objects_.set_hook([&](Method method, const std::string& key) -> Status {
-      // The first plain objects are those before the rounds.
+      // The first plain objects are put before the rounds.
       if (method != Method::kPut || !key.starts_with(prefix) || ++puts != 1) return {};
       return Fail(Code::kUnavailable, "the server is gone");
     });

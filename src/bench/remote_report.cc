@@ -24,7 +24,8 @@ Stats StatsOver(const RemoteMeasurements& found, Member member) {
   return StatsOf(std::move(values));
 }
 
-// All transfers move the same bytes, so the ratio of rates is that of times, turned round.
+// All transfers move the same bytes, so the ratio of the rates is the inverse of the ratio of the
+// times.
 Ratio RateRatio(std::string name, std::string what, const Stats& ours, const Stats& plain,
                 double bar) {
   const double value = ours.median > 0 ? plain.median / ours.median : 0;

@@ -17,14 +17,15 @@ struct RemoteReport {
 };
 RemoteReport MakeRemoteReport(const RemoteMeasurements& found);
 
-// What was measured, for the output.
+// The repository and store that were measured, for the output.
 struct RemoteSubject {
   std::string name;      // of the repository
   std::string location;  // likewise
   bool encrypted = true;
   std::string store;  // where the local image was
 };
-// The targets are those of encrypted repositories, so others are not compared with them.
+// The targets apply only to encrypted repositories, so other repositories are not compared with
+// them.
 std::string RemoteText(const RemoteSubject& subject, const RemoteMeasurements& found);
 // The document of docs/schema/bench-remote.json.
 nlohmann::json RemoteJson(const RemoteSubject& subject, const RemoteMeasurements& found);

@@ -113,7 +113,7 @@ void AddRatios(Report& report) {
                     Divide(back, report.resume_limit_s), 1.20});
   ratios.push_back({"cold_over_warm_suspend", "first suspend over warm ones",
                     Divide(shared.cold_suspend.seconds.median, out), 3});
-  // Uses the setting in which the driver was faster.
+  // Uses the setting with which the driver was faster.
   double driver_out = std::numeric_limits<double>::max();
   double driver_back = driver_out;
   for (const DriverStats& driver : report.driver_alone) {

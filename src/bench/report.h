@@ -33,7 +33,7 @@ struct PartStats {
   Stats seconds;
 };
 
-// One direction over several rounds.
+// All suspends, or all resumes, of several rounds.
 struct OperationStats {
   Stats seconds;                   // as the caller saw it
   std::vector<PhaseStats> phases;  // the first is "look", the time before the plan

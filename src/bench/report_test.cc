@@ -98,7 +98,7 @@ TEST_F(ReportTest, ThePartsOfTheMoversWorkAreShown) {
   EXPECT_DOUBLE_EQ(parts[1].seconds.min, 0.011);
 }
 
-// Uses the setting in which the driver was faster, and only its own calls.
+// Uses the setting with which the driver was faster, and only the driver's own calls.
 TEST_F(ReportTest, TheBetterOfTheDriversSettingsCounts) {
   EXPECT_EQ(Find(MakeReport(found), "suspend_speedup"), nullptr);
   found.driver_alone = {{"madvise", {DriverRound(20, 6), DriverRound(22, 8)}},

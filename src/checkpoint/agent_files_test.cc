@@ -83,7 +83,7 @@ TEST_F(AgentFilesTest, OursIsPutBackIfTheImageHasAnotherOfThatBuild) {
   EXPECT_EQ(*ReadFile(place_), *ReadFile(own_.path));
 }
 
-// Only the image has the library, which is of another installation.
+// Only the image has the library, which is from another installation.
 TEST_F(AgentFilesTest, OneOfAnotherBuildIsPutBackFromTheImageThatWasOpened) {
   std::string content = *ReadFile(own_.path);
   const std::string id = BytesOfHex(own_.build_id), other(id.size(), '\xaa');

@@ -161,7 +161,7 @@ Result<store::Manifest> DescribeProgram(gpu_state::Services& services, const Dum
 
   if (!program.device_processes.empty()) {
     STASIS_ASSIGN(auto gpus, services.device->Gpus());
-    // All GPUs, used or not, because the driver's restore requires a map of every GPU that the
+    // List all GPUs, used or not, because the driver's restore requires a map of every GPU that the
     // program could see. A container without a GPU's device does not see that GPU.
     for (const auto& gpu : gpus) {
       uint64_t used = 0;

@@ -23,7 +23,8 @@ Result<WrittenData> WriteShards(const store::UnitNames& names, store::ImageWrite
                                 store::WriteOptions options,
                                 const std::function<bool(uint64_t)>& progress);
 
-// Returns the shards of an image, without arenas. `process` maps each process id of the image.
+// Returns the shards of an image, without arenas. `process` maps each process id of the image to
+// the process that gets the data.
 Result<std::vector<gpu_state::GpuShard>> ShardsIn(
     const store::Manifest& manifest, const std::function<process::ProcessId(pid_t)>& process,
     uid_t owner);

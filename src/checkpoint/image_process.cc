@@ -34,8 +34,8 @@ struct Head {
 };
 constexpr uint64_t kMostBytes = 256u << 20;
 
-// The child itself stops at the deadline of a task. It hangs if it has not answered after this
-// time.
+// The child itself stops at the deadline of a task. It is hung if it has not answered this long
+// after the deadline.
 constexpr milliseconds kGrace{2000};
 // How long to wait for a killed child. Only a child that blocks in the kernel takes longer.
 constexpr milliseconds kToBeKilled{1000};

@@ -19,7 +19,7 @@ class StoreCleaner {
   static Result<std::unique_ptr<StoreCleaner>> Start(store::ImageWriter& writer, std::string store);
 
   // The calls below have no time limit as long as files are removed. They return kDeadlineExceeded
-  // if the store has removed no file for 20 s, and kCancelled after that.
+  // if the store has removed no file for 20 s. Later calls then return kCancelled.
 
   // See ImageWriter::Abort and ImageWriter::AfterCommit.
   Status Abort();

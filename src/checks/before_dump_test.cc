@@ -72,7 +72,7 @@ TEST_F(BeforeDumpTest, AllRefusalsAreListed) {
 
 class OtherJobsTest : public testing::Test {
  protected:
-  // Process `number` as the first process of a job.
+  // Adds a job whose first process is process `number`.
   void AddJob(World& world, int number, const std::string& id) {
     jobs::NewJob job;
     job.id = id;

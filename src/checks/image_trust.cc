@@ -146,7 +146,7 @@ Status CheckImageTrust(const store::ImageReader& image, const Caller& caller, co
   STASIS_TRY(CheckUser(uid, caller));
   if (trusted) return {};
   STASIS_TRY(CheckOwner(image.dir_fd(), "", image.path(), caller));
-  // The manifest, all files, and their folders.
+  // Check the manifest, all files, and their folders.
   std::set<std::string> paths_inside = {store::kManifestName};
   auto add = [&](const std::string& path) {
     paths_inside.insert(path);

@@ -70,7 +70,7 @@ void AddProcess(Services& services, const plan::RecordedProcess& process, Outloo
   }
 }
 
-// Called only if no process is refused by itself.
+// Called only if no process is refused on its own.
 Status CheckPeersOf(const AllProcesses& all) {
   std::vector<gpu_state::IpcMember> each;
   for (const auto& member : all.members) each.push_back({member.id, &member.hello});

@@ -102,7 +102,7 @@ Status CompareRequiredFiles(const store::ImageReader& reader, checkpoint::AgentS
                   fmt::format("the program needs the file {}, which is missing", file.path),
                   hint.empty() ? kPutBack : hint);
     }
-    // Opening a device may have effects.
+    // Do not open a device, because that may have side effects.
     if (!S_ISREG(st.st_mode)) {
       return Fail(Code::kFailedPrecondition, file.path + " is not a regular file", kPutBack);
     }

@@ -176,8 +176,8 @@ struct Found {
 Result<Found> FindMembers(const Services& services, const Target& target) {
   Found found;
   STASIS_ASSIGN(found.tree, process::ReadTree(target.root.pid));
-  // A process that the tree has started since it was read is not outside. The checks that follow
-  // find it.
+  // A process that the tree has started since it was read does not count as outside. The checks
+  // that follow find it.
   auto is_below_tree = [&](HostPid pid) {
     const auto lineage = process::ReadLineage(pid);
     return std::any_of(lineage.begin(), lineage.end(), [&](const process::Stat& ancestor) {

@@ -45,7 +45,7 @@ struct Kind {
   uint64_t bytes;
   const char* what;
 };
-// Formats " 3 MiB zero, 5 MiB ...", without kinds of zero bytes.
+// Formats " 3 MiB zero, 5 MiB ..."; omits kinds with 0 bytes.
 std::string BytesOfKinds(std::initializer_list<Kind> kinds) {
   std::string text;
   for (const Kind& kind : kinds) {
@@ -113,7 +113,7 @@ std::string StoredText(const OperationResult& result) {
          NotWrittenText("CPU memory", result.stored_cpu());
 }
 
-// What a migration sent in each round, and the restore on the other host.
+// Formats the rounds of a migration, and the restore on the other host.
 std::string MigrationText(const OperationResult& result) {
   const v1::Migration& m = result.migration();
   std::string text =

@@ -29,7 +29,7 @@ struct CriuFlags {
   v1::CriuOptions ToMessage() const;
 };
 
-// --assume-unshared of suspend and dump.
+// Adds --assume-unshared to suspend or dump.
 void AddAssumeUnshared(App verb, bool& assume);
 
 // The state folder and socket of container runtimes, for a TARGET that is a container.
@@ -57,7 +57,7 @@ struct TargetWords {
   Result<std::string> Name() const;
 };
 
-// Accepts an option of other tools without effect: GPUs are always enabled.
+// Accepts an option of other tools that has no effect here, because GPUs are always enabled.
 void AddGpuEnabled(App verb);
 
 // Options of commands that attach to a job.
@@ -71,7 +71,7 @@ struct AttachFlags {
 // Returns a function that prints notes, or nothing with --quiet.
 api::Note NoteFor(const Globals& globals);
 
-// Connects to the daemon if one runs; otherwise this process does the work.
+// Connects to the daemon if one is running; otherwise this process does the work.
 Result<api::Client> OpenClient(const Globals& globals);
 // Prepares a call that this process always runs itself, with its own rights and without the daemon.
 Result<api::Call> OpenCall(const Globals& globals);

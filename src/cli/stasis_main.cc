@@ -22,7 +22,7 @@ struct VerbRow {
   bool needs_config = true;  // requires a valid configuration
 };
 
-// In the order of the help text.
+// The commands, in the order of the help text.
 constexpr VerbRow kVerbs[] = {
     {RegisterRun},
     {RegisterManage},

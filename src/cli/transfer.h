@@ -9,7 +9,7 @@
 
 namespace stasis::cli {
 
-// -R, --plain and --limit.
+// The options -R, --plain and --limit.
 struct RepositoryFlags {
   std::string name;
   bool plain = false;
@@ -20,9 +20,8 @@ struct RepositoryFlags {
   Result<v1::RepositoryChoice> ToMessage() const;
 };
 
-// A call of a method of repositories in this process, because the credentials for an object store
-// may be in its environment. Shows progress on stderr. Ctrl-C ends it, also in the middle of a
-// request.
+// Calls a method for repositories in this process, because the credentials for an object store may
+// be in its environment. Shows progress on stderr. Ctrl-C ends it, also in the middle of a request.
 class RepositoryCall {
  public:
   static Result<RepositoryCall> Open(const Globals& globals);
@@ -33,9 +32,9 @@ class RepositoryCall {
   std::unique_ptr<StopWhenReadable> stop_;
 };
 
-// "pushed llama to fleet: 1.2 GiB sent, 38.0 GiB were there already, …", one or more lines.
+// Returns "pushed llama to fleet: 1.2 GiB sent, 38.0 GiB were there already, …", one or more lines.
 std::string TransferText(const v1::OperationResult& result);
-// The document of `image push` and `image pull`.
+// Returns the JSON document of `image push` and `image pull`.
 nlohmann::json TransferJson(const v1::OperationResult& result);
 
 // Reports the progress of reading or copying an image, on a terminal.

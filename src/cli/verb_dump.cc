@@ -49,8 +49,8 @@ Result<std::string> NameWithoutCollision(const std::string& image) {
   return image.substr(image.rfind('/') + 1) + "-" + random.Hex().substr(0, 6);
 }
 
-// Copies the image of a dump to the repository, and deletes it here unless it is to be kept. The
-// program may have ended, so a failure leaves something: the image on this machine.
+// Copies the image of a dump to the repository, and deletes it here unless it is to be kept. If the
+// copy fails, the image stays on this machine, because the program may have ended.
 Result<v1::OperationResult> PushDumped(Destination& destination, const DumpOptions& options,
                                        const v1::DumpRequest& dump, v1::OperationResult dumped) {
   api::Call& call = destination.repository_call.call();

@@ -294,7 +294,7 @@ Outcome Pull(const ImageOptions& options, api::Call& call, const Globals& global
   return 0;
 }
 
-// An image may be named REPO/NAME instead of with -R.
+// An image of a repository may also be given as REPO/NAME, without -R.
 Status SplitRemoteNames(const api::Call& call, ImageOptions& options) {
   for (std::string& image : options.images) {
     if (!options.repository.name.empty() || !options.folder.empty()) return {};

@@ -109,10 +109,10 @@ class JobVerbs : public ::testing::Test {
   Running Start(std::vector<std::string> args) { return Running(dir_, std::move(args)); }
   Running::End Stasis(std::vector<std::string> args) { return Start(std::move(args)).Finish(); }
   std::string Path(const std::string& name) const { return dir_ + "/" + name; }
-  // A script that waits for a line in the named pipe.
+  // Returns shell code that waits for a line in the named pipe.
   std::string Pause() {
     ::mkfifo(Path("go").c_str(), 0600);
-    // Retries a read that found end-of-file.
+    // The loop repeats a read that found end-of-file.
     return "until read x < " + Path("go") + "; do :; done";
   }
   void Go() {
@@ -401,7 +401,7 @@ TEST_F(JobVerbs, DatabaseThatCannotBeUsedIsNamedAndLeftAsItIs) {
     }
     EXPECT_TRUE(*ReadFile(path) == row.bytes);
   }
-  // Follows the advice of the error: a new database lists no job.
+  // Follow the advice of the error. The new database lists no job.
   ASSERT_EQ(::rename(path.c_str(), Path("away").c_str()), 0);
   EXPECT_EQ(Stasis({"ps"}).code, 0);
   ASSERT_TRUE(ReplaceFile(path, good));

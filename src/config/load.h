@@ -42,8 +42,8 @@ struct Surroundings {
   Surroundings();  // those of this process
   uid_t uid;
   std::string system_file;
-  std::function<std::string(const char*)> variable;  // returns the value, or an empty string if
-                                                     // unset
+  // Returns the value of an environment variable, or an empty string if it is not set.
+  std::function<std::string(const char*)> variable;
   // This process has more rights than the user that started it (AT_SECURE).
   bool more_rights;
 };

@@ -32,8 +32,8 @@ struct Settings {
 
   std::string default_repository;  // name or location; empty for none
 
-  // For migrations: the ssh command, a line for /bin/sh to which the host and the remote command
-  // are added, and the remote command.
+  // For migrations: the ssh command and the remote command. The ssh command is a line for /bin/sh;
+  // the host and the remote command are appended to it.
   std::string migrate_ssh;
   std::string migrate_remote_command;
 
@@ -59,8 +59,7 @@ struct Settings {
 
   bool keep_gpu_files{};  // forked children keep inherited GPU files open
   uint64_t log_bytes{};   // size limit of a job's own log
-  std::string toggle;     // "driver" or "suspend": what --toggle of the cuda-checkpoint replacement
-                          // does
+  std::string toggle;     // "driver" or "suspend": the effect of cuda-checkpoint --toggle
 };
 
 inline std::chrono::milliseconds Milliseconds(double seconds) {

@@ -164,7 +164,7 @@ bool HasControlCharacter(const std::string& text) {
   return std::any_of(text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 127; });
 }
 
-// Of any text in one line.
+// Accepts any text without control characters.
 Result<std::string> ParseLine(const Row& row, const Raw& raw) {
   const auto* text = std::get_if<std::string>(&raw);
   if (text == nullptr || text->size() > kLongest || HasControlCharacter(*text)) {

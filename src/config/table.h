@@ -65,7 +65,7 @@ Status Set(const Row& row, const Raw& raw, From from, Settings& settings);
 // Returns the value as a user would write it; empty for an unset path.
 std::string Text(const Row& row, const Settings& settings);
 
-// Returns the start of `text` without control characters, to quote any bytes of the user in errors.
+// Returns the start of `text` without control characters, so that an error can quote it.
 std::string Printable(std::string_view text);
 
 // Returns the number of insertions, deletions, replacements, and swaps of neighbours that turn `a`

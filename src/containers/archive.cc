@@ -15,8 +15,9 @@ using nlohmann::json;
 // podman writes this file to the archive before CRIU's files.
 constexpr char kSpecificationFile[] = "spec.dump";
 
-// Returns the beginning of a command that reads an archive of unknown origin: the first file of
-// each name, without its owner, and no archive on another host.
+// Returns the beginning of a tar command that reads an archive of unknown origin. It extracts the
+// first file of each name, restores neither owner nor mode, and never takes the archive's path for
+// that of a remote host.
 Words Tar() {
   return {"tar",
           "--extract",
@@ -119,7 +120,7 @@ Status ExtractData(CommandRunner& runner, const RestoreRequest& request, const W
                    const std::string& folder, const Deadline& deadline) {
   Words command = Tar();
   if (request.reference.runtime == Runtime::kPodman) {
-    // The archive has CRIU's files in a folder of the name kCriuFolder.
+    // The archive has CRIU's files in a folder named kCriuFolder.
     command.insert(command.end(), {"--directory", folder, "--file", request.archive});
     for (const std::string& file : files) {
       command.push_back(fmt::format("{}/stasis/{}", kCriuFolder + 1, file));
@@ -133,7 +134,7 @@ Status ExtractData(CommandRunner& runner, const RestoreRequest& request, const W
     get.insert(get.end(), {"content", "get", digest});
     command = Piped(get, command);
   }
-  // tar fails if the checkpoint does not have one of the files.
+  // The exit status is ignored, because tar fails if the checkpoint lacks one of the files.
   STASIS_TRY(runner.Run(command, {deadline, {}}));
   return {};
 }

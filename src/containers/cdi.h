@@ -1,6 +1,6 @@
-// The CDI device `stasis.dev/agent=on`, which brings the agent into a container: a bind mount of
-// the folder of its library, named by build id, and LD_PRELOAD. CDI is the Container Device
-// Interface, which podman, containerd and CRI-O read from /etc/cdi.
+// The CDI device `stasis.dev/agent=on`, which adds the agent to a container: a bind mount of the
+// folder of its library, named by build id, and LD_PRELOAD. CDI is the Container Device Interface,
+// which podman, containerd and CRI-O read from /etc/cdi.
 //
 // The folder of a build is never changed or overwritten, because a checkpointed container needs the
 // same file at its restore. A newer Stasis puts another folder beside it and writes a new
@@ -18,7 +18,7 @@ inline constexpr char kCdiFile[] = "stasis.json";
 inline constexpr char kCdiKind[] = "stasis.dev/agent";
 inline constexpr char kCdiDevice[] = "stasis.dev/agent=on";
 
-// Returns the specification for a library HOST/agents/BUILDID/NAME. In the container it lies at
+// Returns the specification for a library HOST/agents/BUILDID/NAME. In the container its path is
 // /usr/lib/stasis/agents/BUILDID/NAME.
 std::string CdiSpecification(const std::string& library);
 // Returns the library's path in the container.

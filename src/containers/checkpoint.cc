@@ -103,7 +103,8 @@ Result<CommandOutput> RunRuntime(CommandRunner& runner, const Words& command,
 }
 
 // Checks that the image has CRIU's files. containerd before 2.0 fails to store the second
-// checkpoint of a container, whose specification it has already, and ctr reports success.
+// checkpoint of a container, because its store already has the container's specification, but ctr
+// reports success.
 Status CheckContainerdImage(CommandRunner& runner, const CheckpointRequest& request,
                             const Deadline& deadline) {
   Reference image = request.container.reference;

@@ -77,9 +77,9 @@ Result<std::vector<std::string>> RestoreCommand(const RestoreRequest& request);
 Result<Restored> Restore(CommandRunner& runner, const RestoreRequest& request,
                          const Deadline& deadline);
 
-// Returns the line of CRIU's log with the cause of a failure: the last line of Stasis'
-// plugin, or CRIU's first error if the plugin says only that CRIU failed, or nothing. Returns an
-// empty string if there is none.
+// Returns the cause of a failure from CRIU's log: the last error line of Stasis's plugin, or CRIU's
+// first error line if the plugin wrote none or only that CRIU failed. Returns an empty string if
+// there is no error line.
 std::string ReasonInCriuLog(const std::string& log);
 
 }  // namespace stasis::containers

@@ -100,8 +100,8 @@ struct Pipe {
 };
 
 // Starts a process that appends everything from a pipe to a file, and returns the pipe's other end.
-// The process ends when all copies of it are closed. It does not concern this process after that:
-// init reaps it.
+// The process exits when all copies of that end are closed. This process does not wait for it; init
+// reaps it.
 Result<UniqueFd> StartOutput(const std::string& path) {
   STASIS_ASSIGN(const std::string program, LibexecProgram("stasis-container-output"));
   STASIS_ASSIGN(const UniqueFd file, Open(path, O_WRONLY | O_CREAT | O_APPEND, 0600));
@@ -122,7 +122,7 @@ Result<UniqueFd> EmptyInput() {
 }
 
 // Kills the command and its process group. Programs that it has started in their own sessions, such
-// as a container, run on.
+// as a container, continue to run.
 void EndGroup(Subprocess& child) {
   ::kill(-child.pid(), SIGTERM);
   if (child.Wait(Deadline::In(kExitTimeout))) return;

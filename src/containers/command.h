@@ -22,8 +22,8 @@ struct CommandOutput {
 
 struct CommandOptions {
   Deadline deadline;
-  // Output is appended to this file, and is not in CommandOutput. The command, and a container that
-  // it starts, gets pipes, because CRIU can checkpoint a container with pipes, but not one that has
+  // Output is appended to this file, and is not in CommandOutput. The command and a container that
+  // it starts get pipes, because CRIU can checkpoint a container with pipes, but not one that has
   // opened a file outside of its mount namespace. A process (output_main.cc) copies the output
   // until all programs have closed it. The input is empty.
   std::string output_file;

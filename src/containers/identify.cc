@@ -52,7 +52,7 @@ std::optional<Identity> IdentifyComponent(std::string component, const std::stri
     const std::string id = component.substr(std::string_view(row.prefix).size());
     if (IsId(id)) return Named(row, id);
   }
-  // With the driver cgroupfs: /docker/ID, /kubepods/…/podUID/ID.
+  // With the cgroup driver cgroupfs the path is /docker/ID or /kubepods/…/podUID/ID.
   if (!IsId(component)) return std::nullopt;
   if (parent == "docker") return Named(kGroupNames[3], component);
   if (parent.starts_with("pod")) return Named(kGroupNames[1], component);

@@ -27,7 +27,7 @@ constexpr char kSetupFix[] = "`sudo stasis container setup`";
 constexpr char kUseRunc[] =
     "install runc, and set `runtime = \"runc\"` below [engine] in "
     "/etc/containers/containers.conf";
-// Other files in which a CRIU that runtimes start may find a libdir.
+// Other configuration files that a CRIU started by a runtime reads; they may set libdir.
 constexpr const char* kMoreConfigs[] = {"/etc/criu/runc.conf", "/etc/criu/crun.conf"};
 
 // The parameters of a check.
@@ -81,7 +81,7 @@ Observation InspectRunc(const Asked& asked) {
   return Describe(asked, "runc", fmt::format("runc {}", FirstVersionText(*output)));
 }
 
-// Checks podman, the runtime below it and their CRIU.
+// Checks podman, the runtime that it uses, and their CRIU.
 Observation InspectPodman(const Asked& asked) {
   const std::string path = asked.runner.Find("podman");
   if (path.empty()) return NotInstalled(Runtime::kPodman, "podman");
@@ -256,7 +256,8 @@ Observation InspectDaemon(const SetupPaths& paths) {
   std::istringstream sockets(ReadFile(paths.root + "/proc/net/unix").value_or(""));
   bool listens = false;
   for (std::string line; !listens && std::getline(sockets, line);) {
-    // ...: 00000002 00000000 00010000 TYPE STATE INODE PATH; the flag means that it listens.
+    // The line is "...: 00000002 00000000 00010000 TYPE STATE INODE PATH". The flag 00010000 means
+    // that the socket listens.
     listens = line.ends_with(" " + path) && line.find(" 00010000 ") != line.npos;
   }
   if (!listens) {
@@ -311,7 +312,7 @@ std::vector<Observation> InspectSetup(const SetupPaths& paths) {
 bool HasNvidiaHookMounts(const std::string& mountinfo) {
   std::istringstream lines(mountinfo);
   for (std::string line; std::getline(lines, line);) {
-    // ID PARENT MAJOR:MINOR ROOT MOUNT-POINT …
+    // The line is "ID PARENT MAJOR:MINOR ROOT MOUNT-POINT …".
     std::istringstream fields(line);
     std::string field;
     for (int i = 0; i < 5; ++i) fields >> field;

@@ -33,7 +33,7 @@ struct Observation {
   std::string fix;  // empty if nothing needs fixing, or if the default fix of the finding applies
 };
 
-// "1.1.5+ds1-1" is at least {1, 1}.
+// For example, "1.1.5+ds1-1" is at least {1, 1}.
 struct ProgramVersion {
   int major = 0;
   int minor = 0;

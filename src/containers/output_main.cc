@@ -27,7 +27,7 @@ void Write(const char* data, size_t size) {
 int main() {
   // A signal to all processes of a user or a service must not end the container.
   for (const int ignored : {SIGHUP, SIGINT, SIGQUIT, SIGTERM}) ::signal(ignored, SIG_IGN);
-  // A directory that this process stays in could not be unmounted.
+  // The file system of a process's working directory cannot be unmounted, so change to "/".
   (void)!::chdir("/");
   static char buffer[64 << 10];
   for (;;) {

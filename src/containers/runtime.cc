@@ -46,7 +46,7 @@ bool HasInit(const std::string& status) {
   return status == "running" || status == "paused" || status == "created" || status == "pausing";
 }
 
-// A stopped container keeps its last pid in some outputs.
+// Normalizes the status, and clears the pid of a stopped container. Some outputs have its last pid.
 void Complete(Container& container) {
   container.status = Lower(container.status);
   if (!HasInit(container.status)) container.pid = 0;
@@ -256,7 +256,7 @@ Listed ListContainers(CommandRunner& runner, const Places& places, const Deadlin
   }
   std::set<pid_t> known;
   for (const Container& container : listed.containers) known.insert(container.pid);
-  // Check the socket first, because ctr waits ten seconds for a daemon that does not run.
+  // Check the socket first, because ctr waits ten seconds for a daemon that is not running.
   if (!runner.Find("ctr").empty() && PathExists(ContainerdSocket(places))) {
     Add(listed, Runtime::kContainerd, ListTasks(runner, places, deadline));
   }

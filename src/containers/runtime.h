@@ -27,17 +27,17 @@ Result<Container> ParsePodmanInspect(const std::string& json, const Reference& r
 Result<std::vector<Container>> ParsePodmanPs(const std::string& json);
 Result<Container> ParseRuncState(const std::string& json, const Reference& reference);
 Result<std::vector<Container>> ParseRuncList(const std::string& json);
-// `ctr task ls`: a table of TASK, PID and STATUS.
+// Parses the output of `ctr task ls`: a table of TASK, PID and STATUS.
 Result<std::vector<Container>> ParseCtrTasks(const std::string& text,
                                              const std::string& containerd_namespace);
 // Parses `ctr container info ID` and sets `restorable`.
 Status ParseCtrInfo(const std::string& json, Container& container);
 
-// Returns the container; its pid is 0 if it does not run. Returns kNotFound if there is no such
+// Returns the container; its pid is 0 if it is not running. Returns kNotFound if there is no such
 // container, and kUnimplemented if the runtime is not installed.
 Result<Container> FindContainer(CommandRunner& runner, const Reference& reference,
                                 const Places& places, const Deadline& deadline);
-// Returns a running container, or kFailedPrecondition if it does not run.
+// Returns a running container, or kFailedPrecondition if it is not running.
 Result<Container> FindRunning(CommandRunner& runner, const Reference& reference,
                               const Places& places, const Deadline& deadline);
 
@@ -45,7 +45,7 @@ struct Listed {
   std::vector<Container> containers;
   std::vector<std::string> problems;  // one sentence for each runtime that did not answer
 };
-// Returns the containers of all installed runtimes, including containers that do not run. runc
+// Returns the containers of all installed runtimes, including containers that are not running. runc
 // lists its containers below `runc_root`. A container that podman runs with runc is listed once.
 Listed ListContainers(CommandRunner& runner, const Places& places, const Deadline& deadline);
 

@@ -30,7 +30,7 @@ constexpr std::chrono::seconds kLettingGo{600};
 
 // CRIU's messages have a few hundred bytes; an error text is the longest part.
 constexpr size_t kMaxMessageBytes = 256u << 10;
-// After its answer CRIU only frees memory.
+// Time limit for CRIU to exit after its answer. It only frees memory then.
 constexpr auto kExitGrace = std::chrono::seconds(10);
 
 constexpr char kDumping[] = "CRIU could not dump the tree";

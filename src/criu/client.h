@@ -43,11 +43,12 @@ std::string ToString(const Version& version);
 enum class Moment {
   kPreDump,
   kQueryExternalFiles,
-  kPostDump,  // images are complete, and tasks are stopped. They resume if this is rejected, and
-              // are killed otherwise
+  // Images are complete, and tasks are stopped. They resume if this is rejected, and are killed
+  // otherwise.
+  kPostDump,
   kPreRestore,
-  kPostRestore,  // the tree exists and is stopped; it is killed if this is rejected. The pid is
-                 // known
+  // The tree exists and is stopped, and its pid is known. It is killed if this is rejected.
+  kPostRestore,
   kPreResume,
   kPostResume,
   kOther,

@@ -137,7 +137,7 @@ TEST_F(Client, ARejectedPostRestoreLeavesNothing) {
 }
 
 // The client of CRIU is killed with SIGKILL during a dump. CRIU then gets no answer, the program
-// runs on, and a lock that was passed to CRIU is released only when CRIU exits.
+// continues to run, and a lock that was passed to CRIU is released only when CRIU exits.
 class KilledClient : public WithCriu, public ::testing::WithParamInterface<Moment> {};
 
 TEST_P(KilledClient, LeavesTheProgramRunning) {

@@ -23,7 +23,7 @@ Status LookAtThread(std::string& entry, const Look& look) {
   if (!core.ParseFromString(entry)) {
     return Fail(Code::kInternal, Domain::kCriu, 0, "an entry does not have the format of CRIU 4");
   }
-  // The thread had already ended.
+  // The thread had already ended at the dump.
   if (!core.has_thread_core()) return {};
   // Without credentials here CRIU would read them from a file of an older format.
   if (!core.thread_core().has_creds()) {

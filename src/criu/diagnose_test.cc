@@ -163,7 +163,7 @@ constexpr Refused kRefused[] = {
     {"device", "a file that CRIU cannot save"},
 };
 
-// Bypasses the preflight: CRIU itself rejects the dump, and the program runs on.
+// Bypasses the preflight: CRIU itself rejects the dump, and the program continues to run.
 class RefusedByCriu : public WithCriu, public ::testing::WithParamInterface<Refused> {};
 
 TEST_P(RefusedByCriu, IsReportedReadably) {

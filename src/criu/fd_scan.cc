@@ -20,7 +20,8 @@ std::string ProcPath(process::HostPid pid, const char* folder, int fd) {
   return "/proc/" + process::ToString(pid) + "/" + folder + "/" + std::to_string(fd);
 }
 
-// fdinfo: "pos:\t0", "flags:\t02100002" (octal), "mnt_id:\t15", "lock:\t1: FLOCK  ADVISORY ...".
+// The lines of fdinfo are "pos:\t0", "flags:\t02100002" (octal), "mnt_id:\t15", "lock:\t1: FLOCK
+// ADVISORY ...".
 void ParseFdInfo(const std::string& text, ScannedFd* found) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {

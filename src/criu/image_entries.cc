@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t kCommonMagic = 0x54564319;
 constexpr size_t kHeaderBytes = 8;
 
-// An entry of an epoll descriptor lists all descriptors that it watches.
+// Entries can be large: that of an epoll descriptor lists all descriptors that it watches.
 constexpr uint64_t kMaxEntryBytes = 64u << 20;
 constexpr uint64_t kReadBytes = 1 << 20;
 

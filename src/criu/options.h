@@ -21,7 +21,7 @@ enum class Tcp {
 };
 Result<Tcp> ParseTcp(const std::string& text);
 
-// How packets of a kept connection are blocked while the program does not run.
+// How packets of a kept connection are blocked while the program is not running.
 enum class NetworkLock {
   kAuto,  // iptables if installed, otherwise nftables
   kIptables,
@@ -36,9 +36,9 @@ struct Options {
   std::vector<std::string> external;  // in CRIU's syntax, for example "unix[4711]", "mnt[/a]:b"
   // The session leader or terminal is outside of the tree. Set by PlanStdio.
   bool shell_job = false;
-  bool orphan_pts_master = false;     // the restoring process recreates the terminal's other end
-  bool external_unix_sockets = true;  // allow datagram sockets connected to sockets outside of the
-                                      // tree
+  bool orphan_pts_master = false;  // the restoring process recreates the terminal's other end
+  // Allow datagram sockets that are connected to sockets outside of the tree.
+  bool external_unix_sockets = true;
   bool evasive_devices = false;
   NetworkLock network_lock = NetworkLock::kAuto;
   bool tcp_skip_in_flight = false;         // omit connections that are not yet accepted

@@ -34,8 +34,8 @@ struct PluginRequest {
   // kPause: CRIU's caller waits for CRIU to exit, so the program may run before its GPU data is
   // complete. kComplete follows.
   bool early = false;
-  // kBeginRestore: the user's GPU map, and the numbers N of the devices /dev/nvidiaN that the
-  // control group of the container does not let it use; likewise /dev/nvidia-uvm.
+  // kBeginRestore: the user's GPU map, the numbers N of the devices /dev/nvidiaN that the
+  // container's control group does not permit, and whether it does not permit /dev/nvidia-uvm.
   std::string gpu_map = {};
   std::vector<int> refused_minors = {};
   bool refuses_uvm = false;

@@ -61,7 +61,7 @@ TEST_F(MachineProbe, AllFindingsAreGood) {
 }
 
 TEST_F(MachineProbe, ReportsTheRightsThatAUserLacks) {
-  // In a child, because dropped capabilities cannot be regained.
+  // Runs in a child, because dropped capabilities cannot be regained.
   pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {

@@ -96,9 +96,9 @@ bool AsJobLog(const Scan& scan, const ScannedFd& fd, ExternalFd* external) {
   return true;
 }
 
-// Matches a file to which the program only appends. CRIU would insist on the size at the dump, so
-// the file is replaced by itself. A program that seeks in its output needs the file unchanged, so
-// such a file is left to CRIU.
+// Matches a file to which the program only appends. CRIU would insist on the size at the dump, so a
+// restore gives CRIU the same file, reopened, as a replacement. A program that seeks in its output
+// needs the file unchanged, so such a file is left to CRIU.
 bool AsFile(const Scan& scan, const ScannedFd& fd, ExternalFd* external) {
   if (!S_ISREG(fd.info.st_mode) || !fd.Writable() || !fd.target.starts_with('/')) return false;
   if (fd.Deleted()) return false;  // CRIU stores its content
@@ -216,7 +216,8 @@ class Supply {
 Status ReopenLog(const ExternalFd& external, int number, InheritPlan* plan) {
   int access = external.direction == "both" ? O_RDWR : O_WRONLY;
   bool gone = !PathExists(external.path);
-  // Follows no symbolic link: the recorded path contained none, so another user may have made it.
+  // Does not follow another user's symbolic link (OpenOwn), because the recorded path contained
+  // none.
   auto file = OpenOwn(external.path, access | O_APPEND | O_NOCTTY | (gone ? O_CREAT : 0), 0644);
   if (!file) {
     Error error = std::move(file).error().WithContext("reopen the program's log");

@@ -114,8 +114,8 @@ class Freeing {
       if (!listed) return Unseen(port, listed.error());
       std::vector<TcpSocket> sockets = *std::move(listed);
       std::erase_if(sockets, [&](const TcpSocket& socket) { return !Overlap(port, socket); });
-      // A live process may hold the port for any time, and may own the closed connections too. So
-      // this is an error, and there is no wait.
+      // A live process may hold the port for any length of time, and may own the closed connections
+      // too. So report an error and do not wait.
       if (sockets.empty() || std::any_of(sockets.begin(), sockets.end(),
                                          [](const auto& socket) { return !socket.closed(); })) {
         return Held(port, sockets);

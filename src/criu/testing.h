@@ -94,7 +94,7 @@ class Target {
     std::string state = State();
     return state.starts_with("count") ? std::atol(state.c_str() + 5) : -1;
   }
-  // Returns true if the program runs and its checks succeed.
+  // Returns true if the program is running and its checks succeed.
   bool Counts() const {
     long before = std::max(Count(), 0L);
     return Eventually([&] { return Count() > before + 1; });

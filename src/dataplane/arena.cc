@@ -220,7 +220,7 @@ Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<
   record.data_bytes = bytes;
   record.ranges = std::move(ranges);
 
-  // The arena must end up in the first place. A file in another place holds old data and is
+  // The arena must be in the first of the places. A file in any other place holds old data and is
   // discarded.
   const ArenaPlace& place = places_.front();
   const std::string path = DataPath(place.path, key);
@@ -382,7 +382,7 @@ Result<Arena> ArenaStore::Find(const ArenaKey& key) {
     if (record->key != key || record->data_bytes > arena->capacity_bytes_) {
       return Fail(Code::kDataLoss, path + " does not match its record");
     }
-    // Pids and start times of another boot mean nothing.
+    // Pids and start times of another boot are meaningless.
     if (record->boot_id != boot_id_) continue;
     arena->record_ = std::move(*record);
     return arena;
@@ -394,7 +394,7 @@ Result<Arena> ArenaStore::Find(const ArenaKey& key) {
 Status ArenaStore::Recycle(Arena arena) {
   const ArenaPlace place{ArenaPlace::Kind::kExplicit, FolderOf(arena.path_)};
   if (!arena.in_memory_) return Remove(std::move(arena));
-  // If memory is short, do not keep any.
+  // If memory is short, do not keep the file.
   if (auto room = RoomIn(place, false); room && *room < arena.capacity_bytes_) {
     return Remove(std::move(arena));
   }

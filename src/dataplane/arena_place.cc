@@ -52,8 +52,8 @@ bool IsMountPoint(const std::string& path) {
          self.st_dev != parent.st_dev;
 }
 
-// Returns true if an own tmpfs is mounted at `path` afterwards. A missing permission is not an
-// error.
+// Mounts a tmpfs at `path` if this process is permitted to. Returns true if a tmpfs is mounted
+// there afterwards.
 bool Mount(const Paths& paths, const std::string& path) {
   auto lock = Open(paths.run + "/arena.lock", O_RDWR | O_CREAT);
   if (!lock || ::flock(lock->get(), LOCK_EX) != 0) return false;
@@ -167,7 +167,7 @@ Result<std::vector<ArenaPlace>> OpenPlaces(const Paths& paths, const ArenaOption
 
 Result<UniqueFd> HoldPlaces(const Paths& paths) {
   STASIS_ASSIGN(UniqueFd users, OpenUsers(paths));
-  // Blocks only for the short time of UnmountUnused().
+  // Waits only while UnmountUnused() is running, which takes a short time.
   if (TEMP_FAILURE_RETRY(::flock(users.get(), LOCK_SH)) != 0) {
     return FailErrno(errno, "lock the folder of arenas");
   }

@@ -9,8 +9,9 @@
 //   disk            the directory of --spill
 //
 // A place belongs to one user: mode 0700, owned by the caller, not a link. Others are rejected,
-// since any user can write to /dev/shm. Own mounts use `huge=always`: only then does fallocate(2),
-// which reserves the memory, allocate huge pages (kernel 6.18; `advise` needs a mapping).
+// since any user can write to /dev/shm. The own mount uses `huge=always`: only then does
+// fallocate(2), which reserves the memory, allocate huge pages (kernel 6.18; `advise` needs a
+// mapping).
 #pragma once
 
 #include <cstdint>
@@ -51,7 +52,7 @@ Result<std::vector<ArenaPlace>> OpenPlaces(const Paths& paths, const ArenaOption
 // Keeps RUN/arena mounted while the returned descriptor is open. Hold it while places are in use.
 Result<UniqueFd> HoldPlaces(const Paths& paths);
 
-// Unmounts RUN/arena if it is an own mount, has no files, and is not held by HoldPlaces. A state
+// Unmounts the tmpfs at RUN/arena if it has no files and is not held by HoldPlaces. A state
 // directory with a mount in it cannot be removed. Returns true if it was unmounted.
 bool UnmountUnused(const Paths& paths);
 

@@ -248,7 +248,7 @@ TEST_F(ArenaTest, AFullFileSystemIsRefusedAndFreeFilesMakeRoom) {
     auto other = store.Acquire(Me(), 12345, Ranges(8 * kMib));
     ASSERT_TRUE(other) << other.error().ToString();
     EXPECT_CODE(Code::kResourceExhausted, store.Acquire({me_, {"GPU-b"}}, 12345, Ranges(4 * kMib)));
-    // The check of available memory is not the reason.
+    // The error remains without the check of available memory.
     ArenaOptions bold;
     bold.ignore_memory_check = true;
     EXPECT_CODE(Code::kResourceExhausted,
@@ -302,7 +302,7 @@ TEST_F(ArenaTest, ArenasOfEndedProcessesAreSwept) {
   EXPECT_CODE(Code::kNotFound, store.Find(theirs));
   EXPECT_TRUE(store.Find(mine)->record().complete);
 
-  // From another pid namespace, where the liveness of the process cannot be checked.
+  // A record from another pid namespace: whether its process is alive cannot be checked.
   auto arena = store.Find(mine);
   ArenaRecord record = arena->record();
   const std::string path = arena->path();
@@ -321,7 +321,7 @@ TEST_F(ArenaTest, ArenasOfEndedProcessesAreSwept) {
   ASSERT_TRUE(WriteFileDurably(foreign + ".record", Encode(ended)));
   EXPECT_EQ(*store.Sweep(), 4096u);
 
-  // From another boot: the same pid and start time mean nothing.
+  // A record from another boot: its pid and start time are meaningless, even if they are the same.
   record.boot_id = "another";
   ASSERT_TRUE(WriteFileDurably(path.substr(0, path.size() - 5) + ".record", Encode(record)));
   EXPECT_CODE(Code::kNotFound, store.Find(mine));

@@ -127,7 +127,7 @@ Result<uint64_t> ArenaStore::Sweep() {
       auto text = ReadFile(RecordPath(path));
       auto record = text ? DecodeArenaRecord(*text) : Fail(std::move(text.error()));
       const bool other_boot = record && record->boot_id != boot_id_;
-      // Its pids mean nothing here.
+      // The pids of another pid namespace are meaningless here.
       const bool foreign = record && record->pid_namespace != pid_namespace_;
       if (!other_boot && (foreign || process::IsAlive(key->process))) continue;
       auto arena = OpenFile(path, place.in_memory());

@@ -21,7 +21,7 @@ using namespace stasis::cuda;  // NOLINT: the driver's own names
 
 namespace {
 
-// Maximum growth beyond twice the size of an arena. Reserved addresses cost nothing.
+// Addresses reserved for growth, in addition to twice the size of an arena. They cost nothing.
 constexpr uint64_t kMostGrowth = 64ull << 30;
 
 }  // namespace
@@ -69,7 +69,8 @@ Status AttachedArena::Attach(UniqueFd fd, uint64_t bytes) {
   return {};
 }
 
-// Growing avoids a new registration, which takes 2.4 s for 56 GiB. Programs mostly grow by little.
+// Growing avoids a new registration, which takes 2.4 s for 56 GiB. Most programs grow only a
+// little.
 bool AttachedArena::Grow(File& file, uint64_t bytes) {
   const uint64_t before = file.mapping.bytes();
   if (bytes < before || !file.mapping.Grow(file.fd.get(), bytes)) return false;

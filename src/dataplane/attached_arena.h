@@ -32,7 +32,7 @@ class AttachedArena {
   // the file has grown since. A file on disk cannot be registered (the kernel forbids long-term
   // pins of disk-backed pages), so its copies are staged.
   Status Attach(UniqueFd fd, uint64_t bytes);
-  // Closes its descriptor, which releases its lock.
+  // Closes the arena's descriptor, which releases the arena's lock.
   void Detach();
   // Unmaps files that have been removed, except the attached one.
   void ForgetRemoved();

@@ -62,7 +62,7 @@ class BlockHasher {
     cu::CUevent done = nullptr;
     size_t end = 0;  // end index of its blocks
   };
-  // Portions of 1, 4, 16, ... blocks; the last one takes the rest.
+  // Each portion is kGrowth times as large as the one before; the last one takes the rest.
   static constexpr size_t kPortions = 8;
   static constexpr size_t kGrowth = 4;
 

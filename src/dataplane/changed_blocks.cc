@@ -34,7 +34,7 @@ Result<std::optional<Group>> ChangedBlocks::Next() {
   std::optional<Group> group;
   for (; position_ < blocks_.size(); ++position_, done_ = 0) {
     const Block& block = blocks_[position_];
-    // Return this chunk before the next one is examined, whose hashes may take long.
+    // Return this chunk before the next one is examined, because its hashes may take a long time.
     if (group && block.arena_offset / chunk_bytes_ != group->chunk) return group;
     // A block that crosses a chunk boundary was examined with its first part.
     if (done_ == 0) {

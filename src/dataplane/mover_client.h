@@ -24,7 +24,7 @@ class Mover final : public MoverLink {
   Mover(const Mover&) = delete;
 
   Result<MoverInfo> Start(const Deadline& deadline) override;
-  // Returns the pid of the mover, or 0 if none runs.
+  // Returns the pid of the mover, or 0 if none is running.
   pid_t pid() const { return process_.pid(); }
   Status Stop() override;
   Status Attach(const Arena& arena, const Deadline& deadline) override;

@@ -56,8 +56,8 @@ struct CopyResult {
   // Save: time from the start until the first copy was submitted; GPU time for the hashes.
   double until_first_s = 0;
   double hashing_s = 0;
-  bool staged = false;  // copied through staging buffers: the arena is on disk or could not be
-                        // registered
+  // Copied through staging buffers, because the arena is on disk or could not be registered.
+  bool staged = false;
   std::optional<Id128> checksum;
 };
 
@@ -81,15 +81,15 @@ class MoverLink {
   // All calls return kDeadlineExceeded if the mover did not answer in time and was killed,
   // kUnavailable if it died, and kResourceExhausted if memory of the GPU or machine is short.
 
-  // Starts a mover if none runs, and creates its context. Call this before the program is touched,
-  // because the context may not fit into GPU memory.
+  // Starts a mover if none is running, and creates its context. Call this before the program is
+  // touched, because the context may not fit into GPU memory.
   virtual Result<MoverInfo> Start(const Deadline& deadline) = 0;
   // Stops the mover and waits until its GPU memory is free. A resident mover releases everything of
   // this client and stays.
   virtual Status Stop() = 0;
 
-  // Attaches an arena; starts a mover if none runs. Attaching the same unchanged file again keeps
-  // its memory registered.
+  // Attaches an arena; starts a mover if none is running. Attaching the same unchanged file again
+  // keeps its memory registered.
   virtual Status Attach(const Arena& arena, const Deadline& deadline) = 0;
   virtual Status Detach(const Deadline& deadline) = 0;
   // Touches and registers that many bytes of the arena ahead of time.
@@ -123,8 +123,8 @@ class MoverLink {
   // Returns descriptors of that memory, in order.
   virtual Result<std::vector<UniqueFd>> Export(const Deadline& deadline) = 0;
 
-  // Releases all memory of a save or load, to finish or cancel it. Succeeds if no mover runs. The
-  // arena stays attached.
+  // Releases all memory of a save or load, to finish or cancel it. Succeeds if no mover is running.
+  // The arena stays attached.
   virtual Status Release(const Deadline& deadline) = 0;
 };
 

@@ -128,7 +128,7 @@ Result<bool> MoverProcess::ConnectToResident(const Deadline& deadline) {
   if (lock < 0) return true;
   auto passed = Call(Make(Op::kHello), {&lock, 1}, deadline);
   if (passed) return true;
-  // Without the lock it must not work for this client.
+  // Without the lock the mover must not work for this client.
   if (connected()) (void)EndSession();
   return Fail(std::move(passed.error()));
 }

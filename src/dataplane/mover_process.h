@@ -27,8 +27,8 @@ struct MoverOptions {
   std::string program;  // path of stasis-mover
   device::GpuUuid gpu;
   std::string library;  // driver library; empty: the loader's search
-  int inherit_fd = -1;  // held open by the mover while it works for this client, as in the device
-                        // helper
+  // Held open by the mover while it works for this client, as in the device helper.
+  int inherit_fd = -1;
   // Idle time after which a resident mover exits, which releases its context and registered memory.
   // If 0, the mover is not resident and exits with its client.
   std::chrono::milliseconds idle_timeout{0};

@@ -78,8 +78,7 @@ const char* OpName(Op op);
 inline constexpr uint32_t kFlagChecksum = 1;  // save: compute it; load: verify it first
 inline constexpr uint32_t kFlagLeave = 2;     // end: exit even if resident
 inline constexpr uint32_t kFlagSkip = 4;      // load: skip some blocks
-inline constexpr uint32_t kFlagHashes = 8;    // save: copy only blocks that are neither zero nor
-                                              // unchanged
+inline constexpr uint32_t kFlagHashes = 8;    // save: skip zero blocks and unchanged ones
 
 struct WireRange {
   uint64_t size_bytes;
@@ -95,11 +94,11 @@ struct Request {
   uint32_t flags = 0;
   uint64_t bytes = 0;          // attach: capacity; warm, measure*, begin-*: total; load: end offset
   uint64_t ballast_bytes = 0;  // begin-load
-  uint32_t count = 0;          // begin-*: number of all ranges; import, create, export: in this
-                               // packet
-  uint32_t first = 0;          // import, create, export: index of the first one
-  uint8_t checksum[16] = {};   // load
-  uint8_t secret[32] = {};     // prepare-hashes
+  // begin-*: the number of all ranges. import, create, export: the number in this packet.
+  uint32_t count = 0;
+  uint32_t first = 0;                // import, create, export: index of the first one
+  uint8_t checksum[16] = {};         // load
+  uint8_t secret[32] = {};           // prepare-hashes
   WireRange ranges[kMaxBatch] = {};  // import, create
 };
 static_assert(sizeof(Request) == 96 + 24 * kMaxBatch);

@@ -46,7 +46,7 @@ class Server {
         removals_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)),
         work_(options, removals_.get()) {}
 
-  // The reading thread. Never returns.
+  // The loop of the reading thread. Never returns.
   [[noreturn]] void Read() {
     if (options_.resident()) listen_ = ipc::ListenAsHelper();
     ipc::NameWatch name(options_.listen_path);
@@ -130,7 +130,7 @@ class Server {
     char events[4096];
     while (::read(removals_.get(), events, sizeof events) > 0) {
     }
-    // If a request is in progress, it does this at its end.
+    // If a request is in progress, the files are unmapped at its end.
     Give(OurOwn(Op::kDetach));
   }
 

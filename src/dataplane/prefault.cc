@@ -41,7 +41,7 @@ Status MapOver(char* at, uint64_t bytes, int fd, uint64_t offset) {
              static_cast<off_t>(offset)) == MAP_FAILED) {
     return FailErrno(errno, "map the arena");
   }
-  // Optional: huge pages if the file has them, and no 32 GiB in a core dump.
+  // Optional: uses huge pages if the file has them, and keeps the arena out of core dumps.
   ::madvise(at, bytes, MADV_HUGEPAGE);
   ::madvise(at, bytes, MADV_DONTDUMP);
   return {};

@@ -83,7 +83,7 @@ struct dim3 : softgpu::Dim3 {
   dim3(unsigned dx = 1, unsigned dy = 1, unsigned dz = 1) : softgpu::Dim3{dx, dy, dz} {}
 };
 
-// Hidden, because every image has its own.
+// The symbols are hidden, because every image has its own copy.
 namespace softgpu __attribute__((visibility("hidden"))) {
 
   // The built-in variables of one device thread.

@@ -12,7 +12,7 @@
 
 namespace stasis::cuda {
 
-// NOLINTBEGIN(readability-identifier-naming): the field's own names
+// NOLINTBEGIN(readability-identifier-naming): CUDA's own names
 
 using cuuint32_t = uint32_t;
 using cuuint64_t = uint64_t;

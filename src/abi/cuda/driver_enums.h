@@ -1,9 +1,9 @@
-// The enumerations of the CUDA driver API that are used here, as in driver_abi.h.
+// The enumerations of the CUDA driver API that are used here (see driver_abi.h).
 #pragma once
 
 namespace stasis::cuda {
 
-// NOLINTBEGIN(readability-identifier-naming): the field's own names
+// NOLINTBEGIN(readability-identifier-naming): CUDA's own names
 
 enum CUresult {
 #define STASIS_CU_RESULT(name, value, text) name = value,

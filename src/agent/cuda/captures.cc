@@ -137,7 +137,7 @@ CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
   return EndedWith(real::cuStreamEndCapture_ptsz(stream, graph), stream);
 }
 CUresult cuStreamDestroy_v2(CUstream stream) {
-  // This is checked before the stream is destroyed, because then another thread may get a new
+  // This is checked before the stream is destroyed, because afterwards another thread may get a new
   // stream with the same handle.
   const bool capturing = IsCapturing(stream);
   CUresult r = real::cuStreamDestroy_v2(stream);

@@ -22,9 +22,9 @@ bool ListContexts(Vector<ContextEntry>* out);
 // Waits for all work in the context, which need not be current.
 CUresult SynchronizeContext(CUcontext context);
 
-// Waits for the work in every context, on one thread for each, since a kernel may never end and the
-// wait for it cannot be cancelled. The gate must be closed. Returns false at `deadline_ns`, or with
-// the first error of a context in *error.
+// Waits for the work in every context, on one thread per context, since a kernel may never end and
+// the wait for it cannot be cancelled. The gate must be closed. Returns false at `deadline_ns`, or
+// with the first error of a context in *error.
 bool DrainContexts(int64_t deadline_ns, CUresult* error);
 
 void ResetContexts();

@@ -18,7 +18,8 @@ bool Has(CUdevice device, CUdevice_attribute attribute) {
 }
 
 // Some virtual GPUs report attributes that they do not support, so this creates, exports and
-// releases one handle. Sets *sure to false if the GPU is full, which leaves the answer open.
+// releases one handle. Sets *sure to false if the GPU is full, because the result may then be
+// wrong.
 bool CanExport(CUdevice device, bool* sure) {
   CUmemAllocationProp properties = ShareableProperties(device);
   size_t granularity = 0;

@@ -9,7 +9,7 @@ enum State : uint32_t { kNone, kCopied, kLost };
 std::atomic<uint32_t> g_state{kNone};
 std::atomic<int64_t> g_lost_until{0};
 
-// A mover that is killed frees its memory within a second.
+// The kernel frees the memory of a killed mover within a second.
 constexpr int64_t kLostNs = 10'000'000'000;
 // The kernel signals no event when another process has freed GPU memory.
 constexpr int64_t kTryAgainNs = 20'000'000;

@@ -126,7 +126,7 @@ CUresult AskPatiently(const IpcHandle& handle, IpcGiven* given) {
 namespace {
 
 // Finds the requested item, and the part of it that the program has shared. Returns an empty item
-// if there is none (any more).
+// if the requested one does not exist, or no longer exists.
 Item FindAsked(const agent_protocol::IpcRequest& request, Block* part) {
   const uint64_t wanted = request.region == 0 ? request.piece : request.region;
   if (IsProgramId(wanted)) {

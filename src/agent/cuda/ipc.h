@@ -79,7 +79,7 @@ struct IpcGiven {
   void End();
 };
 // Asks the owner for the memory that the handle names, and waits while the owner is suspended. The
-// caller must not hold a mutex. If the owner cannot be reached, stderr says why.
+// caller must not hold a mutex. If the owner cannot be reached, prints the reason on stderr.
 CUresult AskPatiently(const IpcHandle& handle, IpcGiven* given);
 
 CUresult GiveImportAccess(const Region* region);

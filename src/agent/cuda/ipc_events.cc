@@ -34,7 +34,7 @@ struct Theirs {
 Mutex g_mutex;
 Vector<Own> g_own;        // made for sharing
 Vector<Theirs> g_theirs;  // opened
-// Events that the driver shares: the other process may have no agent.
+// Events that the driver shares, because the other process may have no agent.
 struct Drivers {
   CUevent event;
   CUcontext context;
@@ -48,7 +48,7 @@ size_t IndexOf(CUevent event) {
   return g_own.FindIf([&](const Own& own) { return own.event == event && !own.ended; });
 }
 
-// Out of line, so that the calls of ordinary events have no barrier.
+// Not inlined, so that a call on an ordinary event only loads the flag and has no barrier.
 [[gnu::noinline]] bool LookForTheirs(CUevent event, Theirs* out) {
   Lock lock(g_mutex);
   for (const Theirs& one : g_theirs) {

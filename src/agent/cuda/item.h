@@ -30,7 +30,7 @@ inline uint64_t BytesOf(const Item& item) {
 inline CUdevice DeviceOf(const Item& item) {
   return item.region != nullptr ? item.region->device : item.handle->device;
 }
-// Null if the memory is this process's own.
+// Returns null if the memory is this process's own.
 inline Import* ImportOf(const Item& item) {
   return item.region != nullptr ? item.region->import : item.handle->import;
 }

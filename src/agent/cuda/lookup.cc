@@ -253,8 +253,8 @@ void* Substitute(const char* name, void* address) {
     return g_functions[index].ours;
   }
   if (void* ours = OursFor(address)) return ours;
-  // An unknown version, or a function of another copy of the driver: calls to it would bypass the
-  // gate.
+  // This is an unknown version, or a function of another copy of the driver. Calls to it would
+  // bypass the gate.
   if (IsVital(name)) NoteBlocker(agent_protocol::kBlockerUnknownFunction, name);
   return address;
 }

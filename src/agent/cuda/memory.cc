@@ -118,7 +118,7 @@ Region* NewRegion(uint64_t bytes, CUdevice device, CUcontext context) {
   return region;
 }
 
-// Places a region after its handle was made with the result `r`. Frees the region after an error.
+// Places a region. `r` is the result of creating its handle. Frees the region after an error.
 CUresult Complete(Region* region, CUresult r, Region** out) {
   if (r == CUDA_SUCCESS) {
     r = PlaceRegion(region);
@@ -235,7 +235,7 @@ CUresult AllocateHere(uint64_t bytes, CUdevice device, CUcontext context, CUdevi
     if (GrowBy(slab_bytes, device, context, nullptr, true, bytes, out) == CUDA_SUCCESS) {
       return CUDA_SUCCESS;
     }
-    // A slab does not fit; the request alone may.
+    // There is no room for a slab, but there may be room for the request alone.
   }
   return GrowBy(RoundUp(bytes, kGranularity), device, context, nullptr, false, bytes, out);
 }

@@ -101,7 +101,7 @@ CUresult GrowBy(uint64_t region_bytes, CUdevice device, CUcontext context, Pool*
 // owns `import` if this succeeds. The descriptor stays the caller's. Mutexes as for GrowBy.
 CUresult MakeImport(uint64_t bytes, CUdevice device, CUcontext context, Import* import, int fd,
                     Region** out);
-// Enters a region in the table. Returns false if there is no memory. The caller holds the mutex.
+// Adds a region to the table. Returns false if there is no memory. The caller holds the mutex.
 bool EnterRegion(Region* region);
 // Maps the region's handle at the region's address.
 CUresult MapRegion(Region* region);
@@ -109,8 +109,8 @@ CUresult MapRegion(Region* region);
 void DropRegion(Region* region, Leaving* leaving);
 // Gives access to the region's device, and to the devices that the program allows.
 CUresult GiveRegionAccess(const Region* region);
-// Takes the first free piece that is large enough. Returns false if there is none, or no memory to
-// note it. The caller holds the mutex.
+// Takes the first free piece that is large enough. Returns false if no piece is large enough, or if
+// there is no host memory to record it. The caller holds the mutex.
 bool Carve(Region* region, uint64_t bytes, CUdeviceptr* out);
 // Subtracts `bytes` from the device's tiny allocations. The caller must not hold the mutex.
 void UncountTiny(CUdevice device, uint64_t bytes);

@@ -31,7 +31,7 @@ Pool* Find(CUmemoryPool handle) {
   return nullptr;
 }
 
-// Enters a pool. The caller must not hold the mutex.
+// Adds a pool to the table. The caller must not hold the mutex.
 void EnterPool(CUmemoryPool handle, CUdevice device, bool carried) {
   const Device* d = DeviceAt(device);
   uint64_t threshold = 0;

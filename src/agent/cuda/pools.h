@@ -66,8 +66,8 @@ void ReleaseSoon();
 
 // The following is for contexts.cc and carrier.cc.
 
-// After a context on the device has ended: frees the pools' memory there if no context is left to
-// use it. The caller must not hold the mutex.
+// Called after a context on the device has ended: frees the pools' memory there if no context is
+// left to use it. The caller must not hold the mutex.
 void FreePoolMemoryOf(CUdevice device);
 
 // Frees the pools' unused memory, which need not be saved. The gate must be closed and all work

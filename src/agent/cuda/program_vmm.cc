@@ -33,8 +33,8 @@ size_t MappingFrom(uint64_t address) {
   return g_mappings.LowerBound([&](const Mapping& m) { return m.address < address; });
 }
 
-// Memory lives as long as the program holds its handle or maps it, and as long as another process
-// uses an export of it; until then it must be carried. Returns false if it is still in use.
+// Memory is in use as long as the program holds its handle or maps it, or another process uses an
+// export of it. As long as it is in use it must be carried, and this returns false.
 bool DropIfUnused(ProgramHandle* handle, Leaving* leaving) {
   if (handle->references > 0 || handle->mappings > 0 || handle->users > 0) return false;
   if (handle->exported && !handle->claimed) NoteUnclaimed();
@@ -72,8 +72,8 @@ struct ArrayMapInfo {
 };
 static_assert(sizeof(ArrayMapInfo) == 96);
 
-// A copy of such a list with the driver's handles; no copy is made if the list has no handle of the
-// agent.
+// A copy of a list of ArrayMapInfo with the driver's handles. No copy is made if the list has no
+// handle of the agent.
 struct Translated {
   Translated(const ArrayMapInfo* list, unsigned count) {
     bool any = false;

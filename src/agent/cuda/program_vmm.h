@@ -36,8 +36,8 @@ extern Vector<ProgramHandle*> g_program_handles;  // by id
 bool IsProgramId(uint64_t handle);
 // Returns the handle, or null if there is none. The caller holds the mutex.
 ProgramHandle* FindProgramHandle(uint64_t id);
-// Enters a handle with one reference and returns it, or null if there is no memory. `real` stays
-// the caller's if this fails. The caller holds the mutex.
+// Adds a handle with one reference to the table and returns it, or null if there is no memory.
+// `real` stays the caller's if this fails. The caller holds the mutex.
 ProgramHandle* AddProgramHandle(CUmemGenericAllocationHandle real, uint64_t bytes, CUdevice device);
 // Ends a use by another process (GiveShared begins one). The memory lives until its last use ends.
 // Does nothing if no handle has this id. The caller must not hold the mutex.

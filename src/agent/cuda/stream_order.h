@@ -19,14 +19,14 @@ void FinishFreesOn(CUdevice device);
 // Calls LookAt (pools.h) for the pools that have pending frees.
 void LookAtFreed();
 
-// Drops the frees and events of a context that has ended, with all its work.
+// Drops the pending frees and the events of a context that has ended. Its work ended with it.
 void ContextEnded(CUcontext context);
 
 // The caller of the following functions must not hold the mutex.
 
 // Waits for the oldest free on the device. Returns false if there is none, or after an error.
 bool AwaitFreeOn(CUdevice device);
-// Before a context may end: waits for the frees in its streams.
+// Called before a context may end: waits for the frees in its streams.
 void BeforeContextEnds(CUcontext context);
 
 void ResetStreamOrder();

@@ -35,8 +35,8 @@ constexpr unsigned kPieceBytes = 4096;
 
 __device__ inline U128 P() { return ((U128)1 << 127) - 1; }
 
-// sum + a * b. Written as assembly because compilers move the widening out of the loop, which takes
-// twice the registers for the keys and multiplies 64 bits by 64.
+// sum + a * b. Written as assembly because compilers move the widening out of the loop. The keys
+// then take twice the registers, and each multiplication has 64-bit operands.
 __device__ inline uint64_t MultiplyAdd(uint64_t sum, uint32_t a, uint32_t b) {
 #if defined(__CUDA__)
   asm("mad.wide.u32 %0, %1, %2, %0;" : "+l"(sum) : "r"(a), "r"(b));
