@@ -29,7 +29,7 @@ class Blocks : public Workload {
     fill_ = Function(module_, "fill");
     check_ = Function(module_, "check");
     uint64_t bytes = options.memory_bytes;
-    // With --commands, no memory means a bare context.
+    // With --commands, a size of 0 is allowed: the program then has only a context.
     if (bytes == 0 && !options.commands) bytes = kDefaultBytes;
     const uint64_t each =
         options.allocation_bytes == 0 ? kDefaultAllocation : options.allocation_bytes;

@@ -48,7 +48,7 @@ class Globals : public Workload {
     const auto salt = static_cast<uint32_t>(round);
     uint64_t sum = 0;
     for (Copy& copy : copies_) {
-      // One thread, because the kernel reads `primes` and then changes it.
+      // Launch only one thread, because the kernel reads `primes` and then changes it.
       Launch(copy.turn, {1, 1}, nullptr, salt);
       for (uint32_t i = 0; i < kTable; ++i) {
         copy.expected_table[i] = Step(copy.expected_table[i] + copy.expected_primes[i % 8],

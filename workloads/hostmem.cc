@@ -113,7 +113,7 @@ class HostMem : public Workload {
     for (uint32_t kind = 0; kind < kKinds; ++kind) {
       const Region& region = regions_[kind];
       Compare(kNames[kind], region.host, region.expected.data(), kCount);
-      // Reads it as the device sees it, by a copy through the device pointer.
+      // Read the memory as the device sees it, by a copy through the device pointer.
       std::vector<uint32_t> seen(kCount);
       CU(cuMemcpyDtoH(seen.data(), region.device, kBytes));
       Compare(kNames[kind], seen, region.expected);

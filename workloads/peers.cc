@@ -10,7 +10,8 @@
 namespace workloads {
 namespace {
 
-// More than the agent leaves to the driver.
+// Large enough that the agent carries the arrays: it leaves allocations of less than 1 MiB to the
+// driver.
 constexpr uint32_t kCount = 512 * 1024 + 1;
 constexpr uint64_t kLateEvery = 10;
 

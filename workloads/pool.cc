@@ -75,7 +75,7 @@ class Pool : public Workload {
     }
     block.expected = RandomWords(600 + seed, kCount);
     CU(cuMemcpyHtoDAsync(block.address, block.expected.data(), kBytes, stream_));
-    // The caller changes the source next.
+    // Wait, because the caller changes the source next.
     CU(cuStreamSynchronize(stream_));
   }
 

@@ -88,7 +88,8 @@ class Spinner : public Workload {
     nanosleep(&rest, nullptr);
   }
 
-  // Visits every word in turn: only this thread wrote it, one turn ago.
+  // Visits every word in each turn. Only this thread writes it, so it must have the value of the
+  // turn before.
   void Count(uint32_t kind) {
     static constexpr const char* kNames[kKinds] = {"pinned", "mapped", "registered"};
     volatile uint64_t* words = memory_[kind];

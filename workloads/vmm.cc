@@ -11,7 +11,7 @@ namespace workloads {
 namespace {
 
 constexpr uint32_t kHandles = 5;
-// The granularity of all GPUs so far.
+// The allocation granularity of all known GPUs.
 constexpr size_t kBytes = 2u << 20;
 constexpr uint32_t kCount = kBytes / sizeof(uint32_t);
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32_t kCount = 16 * 1024 + 5;
 
-// The granularity of all GPUs so far.
+// The allocation granularity of all known GPUs.
 constexpr size_t kMappedBytes = 2u << 20;
 
 enum Call : uint32_t {

@@ -32,15 +32,15 @@ size_t BlockCount(const std::vector<Range>& ranges);
 inline constexpr uint64_t kMaxRanges = 1u << 20;
 inline constexpr uint64_t kMaxTotalBytes = 1ull << 44;
 
-// Places the ranges one after another from offset 0, each fully stored. Returns the bytes that the
-// arena needs. Returns kInvalidArgument for sizes that no GPU can have, since they come from
-// another program.
+// Places the ranges one after another from offset 0, each fully stored. Returns the size of the
+// arena that they need. Returns kInvalidArgument for sizes that no GPU can have, since they come
+// from another program.
 Result<uint64_t> LayOut(std::vector<Range>& ranges);
 
 // Returns the sum of the sizes, with the same errors.
 Result<uint64_t> TotalBytes(const std::vector<Range>& ranges);
 
-// Returns the bytes from the beginning of the arena to the end of the last range.
+// Returns the number of bytes from the beginning of the arena to the end of the last range.
 uint64_t UsedBytes(const std::vector<Range>& ranges);
 
 // Returns kInvalidArgument if a range does not fit into an arena of `capacity_bytes`.
@@ -67,7 +67,7 @@ struct Piece {
 // Appends a piece. Merges it with the last one if both are contiguous and within a chunk.
 void AddPiece(std::vector<Piece>& pieces, const Piece& piece, uint64_t chunk_bytes);
 
-// A block of a fully stored range. `index` counts range by range.
+// A block of a fully stored range. `index` is its number, counted through all ranges in order.
 struct Block {
   uint64_t device_offset = 0;
   uint64_t arena_offset = 0;

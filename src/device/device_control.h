@@ -24,9 +24,10 @@ namespace stasis::device {
 
 std::string_view StateName(ProcessState state);
 
-// Converts the driver's 16 bytes.
+// Converts a UUID from the driver's 16 bytes to text.
 GpuUuid GpuUuidOf(const uint8_t (&bytes)[16]);
-// The inverse. Returns false if the text is not "GPU-" followed by 8-4-4-4-12 hexadecimal digits.
+// Converts the text back to 16 bytes. Returns false if it is not "GPU-" followed by 8-4-4-4-12
+// hexadecimal digits.
 bool GpuUuidBytes(const GpuUuid& uuid, uint8_t (&bytes)[16]);
 
 struct Gpu {
@@ -35,7 +36,7 @@ struct Gpu {
   std::string name;
   uint64_t total_bytes = 0;
   uint64_t free_bytes = 0;
-  // N of its device /dev/nvidiaN. Absent if unknown (a software GPU).
+  // The number N in its device file /dev/nvidiaN. Absent if unknown (a software GPU).
   std::optional<int> minor = {};
   // Persistence mode: the GPU stays initialised without users. Absent if unknown (a software GPU,
   // no NVML).
@@ -48,7 +49,8 @@ struct DriverInfo {
   int api_version = 0;  // 13000
   bool can_checkpoint = false;
   std::string why_not;  // the reason, if checkpointing is not supported
-  // DeviceProcess::device_bytes includes memory imported from other processes.
+  // True if the driver includes memory imported from other processes in
+  // DeviceProcess::device_bytes.
   bool counts_imported = false;
 };
 
@@ -106,14 +108,15 @@ class DeviceControl {
 };
 
 struct ControlOptions {
-  // Path of libcuda.so.1; empty: the loader's search.
+  // Path of libcuda.so.1. If empty, the loader searches for it.
   std::string library;
   // Time limit for calls without side effects (state, GPUs, cuInit).
   std::chrono::milliseconds query_timeout{20000};
   // How long to wait for a stable driver state after a helper was killed.
   std::chrono::milliseconds settle_timeout{10000};
-  // A descriptor that every helper holds until its driver calls for this control have returned (-1:
-  // none). If it holds a journal's lock, the lock stays taken while a helper is inside the driver.
+  // A descriptor that every helper holds until its driver calls for this control have returned, or
+  // -1. If the descriptor holds a journal's lock, the lock stays taken while a helper is inside the
+  // driver.
   int inherit_fd = -1;
   // If both are set, the helper stays for this time without a client, and later commands find it in
   // this directory (ipc/resident.h). Otherwise it exits with the control.
@@ -125,7 +128,7 @@ struct ControlOptions {
 // driver, Driver() returns kUnimplemented and no device processes are found.
 std::unique_ptr<DeviceControl> MakeDeviceControl(const ControlOptions& options);
 
-// Asks all helpers of this user in ControlOptions::resident_dir without a client to exit, kills
+// Asks all helpers of this user in ControlOptions::resident_dir that have no client to exit, kills
 // hung ones, and waits for them. Returns the number of helpers stopped.
 Result<int> DismissHelpers(const std::string& resident_dir, const Deadline& deadline);
 

@@ -11,7 +11,7 @@ namespace stasis::device {
 std::vector<std::string> DriverEnvironment();
 
 // Returns a short hash of everything that decides which driver a helper of this process finds:
-// `library` (empty: the loader's search), the variables, the root directory, and the pid, mount,
+// `library` (if empty, the loader searches), the variables, the root directory, and the pid, mount,
 // user, network and IPC namespaces. Two processes with the same hash see the same pids.
 std::string DriverIdentity(const std::string& library);
 

@@ -69,8 +69,8 @@ Result<GpuMap> ParseGpuMap(std::string_view text, const std::vector<Gpu>& old_gp
   for (const Gpu& old_gpu : old_gpus) {
     auto same = [&](const auto& pair) { return pair.first.uuid == old_gpu.uuid; };
     if (std::any_of(named.begin(), named.end(), same)) continue;
-    // The GPU keeps its place, or takes the place left by the GPU that took its own, following the
-    // chain.
+    // If no named GPU moves here, this GPU's state stays. Otherwise it moves to the place that the
+    // other GPU left or, if that is taken too, to the next free place along the chain.
     GpuUuid place = old_gpu.uuid;
     for (size_t i = 0; i < named.size(); ++i) {
       for (const auto& [from, to] : named) {
@@ -113,7 +113,7 @@ Result<GpuMap> ParseGpuMap(std::string_view text, const std::vector<Gpu>& old_gp
 
 Result<GpuMap> ReplaceMissingGpus(const std::vector<Gpu>& old_gpus,
                                   const std::vector<Gpu>& new_gpus) {
-  // Returns the GPUs of a model that are in `gpus` only.
+  // Returns the GPUs of a model that are in `gpus` but not in `others`.
   auto only_in = [](const std::vector<Gpu>& gpus, const std::vector<Gpu>& others,
                     const std::string& model) {
     std::vector<Gpu> found;

@@ -14,20 +14,20 @@ namespace stasis::device {
 Result<Gpu> FindGpu(std::string_view meant, const std::vector<Gpu>& gpus);
 
 // Parses OLD=NEW pairs. OLD is looked up in `old_gpus`, the GPUs that the program had (for an
-// image: those of the machine that made it), NEW in `new_gpus`, the GPUs of this machine. Rejects
-// unknown and ambiguous GPUs, a different model, a repeated OLD, and one NEW for two OLDs. Driver
-// 580 needs either no map, or a map with every GPU that the program could see, used or not, once as
-// OLD and once as NEW. The map is therefore completed: a program's state on an unnamed GPU stays
-// there, or moves to the GPU that became free if another one moves there, so "0=1" exchanges 0
-// and 1. Returns kFailedPrecondition if this machine does not have that GPU. Empty text gives an
-// empty map.
+// image: those of the machine that made it). NEW is looked up in `new_gpus`, the GPUs of this
+// machine. Rejects unknown and ambiguous GPUs, a different model, a repeated OLD, and one NEW for
+// two OLDs. Driver 580 needs either no map, or a map with every GPU that the program could see,
+// used or not, once as OLD and once as NEW. The map is therefore completed with the GPUs that
+// `text` does not name. The state on such a GPU stays there unless other state moves there; then it
+// moves to the GPU that became free, so "0=1" exchanges 0 and 1. Returns kFailedPrecondition if
+// this machine lacks a GPU of the completed map. Empty text gives an empty map.
 Result<GpuMap> ParseGpuMap(std::string_view text, const std::vector<Gpu>& old_gpus,
                            const std::vector<Gpu>& new_gpus);
 
 // Returns a map for a program that is restored where some of its `old_gpus` are missing. Each GPU
 // that is still there stays; the others move in order to the GPUs of their model that the program
 // did not have. Returns kUnimplemented unless there are exactly as many such GPUs as missing ones,
-// because the user must make any other choice.
+// because otherwise the user must choose.
 Result<GpuMap> ReplaceMissingGpus(const std::vector<Gpu>& old_gpus,
                                   const std::vector<Gpu>& new_gpus);
 

@@ -1,5 +1,5 @@
-// Names of GPUs and of the states of a process's GPU memory: the only part of a driver that a
-// journal entry contains.
+// Names of GPUs and of the states of a process's GPU memory. A journal entry contains nothing else
+// that comes from a driver.
 #pragma once
 
 #include <cstdint>

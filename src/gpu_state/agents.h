@@ -27,14 +27,14 @@ Result<std::unique_ptr<agent_client::AgentLink>> FindAgent(
 // Returns why a process with an agent cannot take the shared path, or an empty string if it can.
 std::string WhyNotShared(const agent_protocol::HelloReply& hello);
 
-// Returns kResourceExhausted if the program's limit on descriptors is too low for a resume, which
-// leaves a descriptor for each piece of memory in the program. The agent checks this again before
-// it closes its gate.
+// Returns kResourceExhausted if the program's limit on descriptors is too low for a resume, after
+// which the program has one more descriptor for each piece of its memory. The agent checks this
+// again before it closes its gate.
 Status CheckDescriptorsFit(const process::ProcessId& id, const agent_protocol::HelloReply& hello);
 
 // Returns bits of agent_protocol::HeaderMemory; 0 without an agent. Reads the agent's header, so it
-// works while the driver has locked the program. Connects only to older agents, which may come with
-// an image.
+// works while the driver has locked the program. Connects only to an agent of an older version,
+// which may have been restored from an image.
 Result<uint32_t> MemoryOf(agent_client::Agents& agents, const process::ProcessId& id);
 
 // Returns true if the agent's header says that the memory is away. Returns false for agents of

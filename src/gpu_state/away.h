@@ -18,7 +18,7 @@ struct AwayOptions {
   bool assume_unshared = false;
   // suspend: only the data leaves the GPU, without a call to the driver.
   bool keep_context = false;
-  // Folder for GPU data; empty: host memory.
+  // Folder for GPU data. If empty, the data stays in host memory.
   std::string spill_dir;
 };
 
@@ -28,9 +28,9 @@ struct Saved {
   uint64_t unchanged = 0;  // already there from the last suspend
   uint64_t zero = 0;       // in zero blocks, which are not stored
   uint64_t cold = 0;       // bytes of arenas that had to be touched and registered first
-  // Times of the slowest GPU: until its first copy was submitted, for the hashing of blocks, for
-  // the copy, for the release of the memory by the mover. Last: the time to close the descriptors
-  // of this process.
+  // Times of the slowest GPU: until its first copy was submitted, for hashing, for the copy, and
+  // for the release of the memory by the mover. close_s is the time to close the descriptors of
+  // this process.
   double until_first_s = 0;
   double hashing_s = 0;
   double copy_s = 0;

@@ -21,8 +21,8 @@ constexpr milliseconds kFirstStep{10}, kLongestStep{3000};
 constexpr milliseconds kPollRound{50};
 // Maximum calls of a step. The number is doubled while the set of quiesced programs stays the same.
 constexpr uint32_t kMostCalls = 256;
-// If no program is quiesced for this time, they probably all wait for each other, so all are
-// stepped. If the time were shorter, slow programs would submit even more work.
+// If no program is quiesced for this time, they probably all wait for each other, so all of them
+// may submit calls. If the time were shorter, slow programs would submit even more work.
 constexpr milliseconds kAllWait{2000};
 
 constexpr milliseconds kLongest = std::chrono::hours(24);
@@ -48,8 +48,8 @@ class Steps {
       const bool none = std::find(before.begin(), before.end(), 1) == before.end();
       const bool all = none && all_wait.passed();
       if (!none || all) all_wait = Deadline::In(kAllWait);
-      // Stepped programs get time to be quiesced again. Programs that wait for them are asked for a
-      // short time only, so that the next step is not delayed.
+      // Programs that may submit calls get time to be quiesced again. The other programs wait for
+      // them, and each is given only a short time, so that the next step is not delayed.
       STASIS_TRY(Round(none ? kPollRound : time, [&](size_t i, milliseconds span) {
         const bool steps = before[i] != 0 || all;
         return owners_[i].agent->Rest(steps ? calls : 0,

@@ -23,8 +23,8 @@ void SubtractShared(Processes& processes, const SharedPath& shared) {
   }
 }
 
-// Returns the bytes that the driver carries: of processes that were checkpointed before the plan,
-// or of the others.
+// Returns the number of bytes that the driver carries: those of the processes that were
+// checkpointed before the plan if `were_away` is true, otherwise those of the other processes.
 uint64_t DriverBytes(const Processes& processes, bool were_away);
 
 // Adds the phases up to and including data-commit. `tree_check` runs when no call of the program
@@ -58,7 +58,7 @@ struct GpuBack {
 // the driver is not called.
 void AddGpuBack(plan::Plan& plan, Services& services, const Processes& processes, GpuBack back);
 
-// Returns the bytes that the driver's restore of checkpointed processes will need on each GPU.
+// Returns how many bytes the driver's restore of checkpointed processes will need on each GPU.
 std::map<device::GpuUuid, uint64_t> DriverBytesByGpu(const Processes& processes,
                                                      const device::GpuMap& map);
 

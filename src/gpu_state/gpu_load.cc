@@ -8,8 +8,8 @@ namespace {
 
 using plan::PhaseScope;
 
-// Maximum size of one part of a copy, 20 ms on PCIe. The ballast can be freed only between two
-// parts.
+// Maximum size of one part of a copy, which takes 20 ms on PCIe. The ballast can be freed only
+// between two parts.
 constexpr uint64_t kMostInOnePart = 1u << 30;
 
 }  // namespace
@@ -77,8 +77,8 @@ Status GpuLoad::LoadShard(size_t index, PhaseScope* scope, const Deadline& deadl
       std::lock_guard lock(mutex_);
       was_free = free_ || wanted_;
     }
-    // This process's descriptors now hold the memory of the previous shard. The ballast is released
-    // with it, until the next one is allocated.
+    // This process's descriptors now hold the memory of the previous shard. The mover's release
+    // also frees the ballast; PrepareLoad allocates a new one.
     STASIS_TRY(mover_.Release(deadline));
     STASIS_TRY(mover_.Attach(*shard.arena, deadline));
     STASIS_TRY(mover_.PrepareLoad(shard.ranges, was_free ? 0 : BallastFor(index), deadline));

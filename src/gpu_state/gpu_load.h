@@ -26,8 +26,8 @@ class GpuLoad {
   // Requires the arenas. Allocates the memory of the first shard, and a ballast for `driver_bytes`
   // and the other shards: all of it, or nothing.
   Status MakeRoom(uint64_t driver_bytes, const Deadline& deadline);
-  // Sets GpuShard::memory of each shard. `loaded` gets the bytes so far. `scope` is null if no
-  // other phase runs at the same time and all arenas are full.
+  // Sets GpuShard::memory of each shard. `loaded` is called with the number of bytes loaded so far.
+  // `scope` is null if no other phase runs at the same time and all arenas are full.
   Status Load(plan::PhaseScope* scope, const Deadline& deadline,
               const std::function<void(uint64_t)>& loaded);
   // Returns when the ballast is freed. Waits for one part of a copy at most.

@@ -1,7 +1,7 @@
-// Reserves GPU memory for the driver's restore. A restore that runs out of GPU memory is final
-// (driver 580), so free memory is checked first, and a lock file for each GPU in Paths::run keeps
-// other restores from taking it until the restore has ended. The locks do not cover other state
-// folders or other programs.
+// Reserves GPU memory for the driver's restore. If the driver's restore runs out of GPU memory, it
+// cannot be tried again (driver 580). So free memory is checked first, and a lock file for each GPU
+// in Paths::run keeps other restores from taking it until the restore has ended. The locks do not
+// cover other state folders or other programs.
 #pragma once
 
 #include <functional>

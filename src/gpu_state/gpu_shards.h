@@ -30,7 +30,8 @@ struct GpuShard {
   // The ranges of an earlier image that are in the arena, by their offsets there
   // (operations/data_ahead.h).
   std::map<uint64_t, EarlierRange> ahead;
-  // The bytes at the start of the arena that were read from an image; null if the arena is full.
+  // The number of bytes at the start of the arena that have been read from an image so far. Null if
+  // the arena is already full.
   std::shared_ptr<std::atomic<uint64_t>> filled;
   std::vector<UniqueFd> memory;                  // new, filled GPU memory; one for each range
   std::optional<Id128> checksum;                 // of data on disk
@@ -62,7 +63,8 @@ struct ArenaOfOther {
 // Lists live programs only. Only root can see arenas of other users, and only those in /dev/shm.
 std::vector<ArenaOfOther> ArenasOfOthers();
 
-// Returns true for the same allocations in the same order, whatever their places in the arena.
+// Returns true if both are the same allocations in the same order; their places in the arena may
+// differ.
 bool SameMemory(const std::vector<dataplane::Range>& a, const std::vector<dataplane::Range>& b);
 
 // Runs `step` once for every GPU with the shards on it, in parallel, and returns the first error.

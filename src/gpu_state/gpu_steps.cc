@@ -206,7 +206,8 @@ Status Restore(const Services& services, const RecordedProcess& p, const Deadlin
 Status Unlock(const Services& services, const RecordedProcess& p, const Deadline& deadline) {
   return services.device->Unlock(p.id.pid, deadline);
 }
-// This is also called before the lock, because after it an agent inside the driver cannot answer.
+// Called before the lock too, because an agent inside the driver cannot answer once its process is
+// locked.
 Status RefuseImported(const Services& services, const RecordedProcess& p) {
   STASIS_ASSIGN(const uint32_t memory, MemoryOf(*services.agents, p.id));
   if ((memory & (agent_protocol::kMemoryImported | agent_protocol::kMemoryShared)) == 0) return {};
@@ -292,9 +293,9 @@ Status ReturnToRecordedState(const Services& services, const RecordedProcess& pr
 }
 
 Status ReturnAllToRecordedState(const Services& services, const Processes& processes) {
-  // Restores them together, so that processes on one GPU do not wait for each other's lock and
-  // either all have room or none. A process whose driver call is still running is restored alone
-  // later.
+  // Restore all suspended processes with one call, so that processes on one GPU do not wait for
+  // each other's lock, and either all of them have room or none. A process whose driver call is
+  // still running is restored alone later.
   Status together = RestoreOrKeepSuspended(services, ToBeRestored(services, processes),
                                            Deadline::In(services.undo_timeout()));
   bool no_room = !together && together.error().code == Code::kResourceExhausted;

@@ -75,7 +75,7 @@ TEST(ReturnToRecordedStateTest, AnEndedProcessNeedsNothing) {
   EXPECT_EQ(world.log.Count("device Restore 2"), 0);
 }
 
-// The driver's checkpoint of such memory succeeds and its restore fails.
+// The driver's checkpoint of imported memory succeeds, but its restore fails.
 TEST(ReturnToRecordedStateTest, ReturnedMemoryIsNotSuspendedByTheDriver) {
   World world(1);
   world.program.AddAgent(1, 1).imported = true;

@@ -1,6 +1,7 @@
 // Copies GPU memory of a running program to its arena. The copy may be torn, since the program
 // writes meanwhile; the save behind the closed gate (shared_suspend.h) compares hashes and copies
-// the blocks that differ again. So a program is stopped only for the data that has changed since.
+// again only the blocks that differ. So a program is stopped only for the data that has changed
+// since.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ struct Precopied {
 };
 
 // Copies the memory behind `fds`, one for each of shard.ranges, to the shard's arena, which must be
-// attached to the mover and have these ranges. The mover must have prepared hashes with the key of
-// this id. Returns when the mover has released the memory.
+// attached to the mover and have these ranges. The mover must have prepared hashes with the key
+// `key_id`. Returns when the mover has released the memory.
 Result<Precopied> Precopy(GpuShard& shard, std::span<const int> fds, dataplane::MoverLink& mover,
                           const Id128& key_id, const std::function<void(uint64_t)>& progress,
                           const Deadline& deadline);

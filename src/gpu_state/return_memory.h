@@ -9,7 +9,7 @@
 
 namespace stasis::gpu_state {
 
-// Returns its memory, with its current content, to every program and lets it run. The driver's
+// Gives every program its memory back, with the current content, and lets it run. The driver's
 // state must have been restored before. Members that have ended are skipped. Returns the first
 // error, which names its process; may be called repeatedly.
 Status ReturnMemory(Services& services, std::vector<SharedMember>& members);

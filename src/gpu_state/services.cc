@@ -33,7 +33,7 @@ Services MakeServices(const Paths& paths, const config::Settings& settings,
     mover.resident_dir = paths.helpers();
     mover.idle_timeout = config::Milliseconds(settings.helper_idle_s);
   }
-  // The agents are part of the programs and outlive every operation.
+  // AgentsInProcesses() returns a static object, so the pointer must not delete it.
   std::shared_ptr<agent_client::Agents> agents(&agent_client::AgentsInProcesses(),
                                                [](agent_client::Agents*) {});
   return {paths,

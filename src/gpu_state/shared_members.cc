@@ -76,7 +76,8 @@ Status AddProcess(agent_client::Agents& agents, const RecordedProcess& process,
                     : "its GPU memory was restored, but its stack limits were not: it does not run",
                 fmt::format("`stasis resume {}` restores what is missing", process.id.pid.value));
   }
-  // With such memory or events, the driver's checkpoint would succeed, but its restore would fail.
+  // The driver's checkpoint of shared memory and events like these would succeed, but its restore
+  // would fail.
   constexpr uint32_t kFatal = agent_protocol::kBlockerSharedVmm |
                               agent_protocol::kBlockerLegacyIpc | agent_protocol::kBlockerIpcEvent;
   if ((hello.blockers & kFatal) != 0) {

@@ -30,8 +30,8 @@ constexpr milliseconds kMoverRelease{10000};
 
 milliseconds Left(const Deadline& deadline) { return TimeLeft(deadline, kReturnTimeout); }
 
-// The memory is away, but not in arenas of this user. It is in arenas of the user who suspended the
-// program.
+// The error for memory that is in no arena of this user, but in arenas of the user who suspended
+// the program.
 Error HeldByOther(const process::ProcessId& id) {
   Error error{Code::kFailedPrecondition};
   error.message = fmt::format(
@@ -313,8 +313,8 @@ Status SharedResume::BindProcesses(const std::vector<Returned>& processes) {
 
 Status SharedResume::BindProcess(const Returned& process) {
   const process::ProcessId& id = process.id;
-  // Without data only a gate may have to be opened. If the gate is open, the agent, which may be of
-  // any version, is not needed.
+  // Without shards, only a gate may have to be opened. If the gate is open, do not contact the
+  // agent, which may be of any version.
   if (shards_.empty() && !SaysMemoryIsAway(*services_.agents, id.pid)) return {};
   STASIS_ASSIGN(auto agent, FindAgent(*services_.agents, id));
   if (!agent || agent->hello().state != agent_protocol::State::kReleased) return {};
@@ -422,8 +422,8 @@ Status ReturnStoredData(Services& services, const Processes& processes) {
   Processes left = processes;
   Status all;
   // A process that opens memory of another process cannot run before the other one has that memory,
-  // so this repeats while it makes progress. Processes that wait for an ended one are named and
-  // delay no other.
+  // so this repeats while it makes progress. A process that waits for an ended one is named in the
+  // error and does not delay the others.
   for (size_t before = left.size() + 1; !left.empty() && left.size() < before;) {
     before = left.size();
     Processes again;

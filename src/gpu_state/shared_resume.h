@@ -60,7 +60,7 @@ class SharedResume {
   Status BindProcesses(const std::vector<Returned>& processes);
   // Returns true if the arenas are allocated, or none are needed.
   bool has_arenas() const { return has_arenas_; }
-  // Undoes these three functions and a load: frees the GPU memory and the arenas.
+  // Undoes the three functions above and a load: frees the GPU memory and the arenas.
   Status Discard();
   // Closes the connections to the agents, so that others can connect and no image contains one.
   void Disconnect();
@@ -84,8 +84,8 @@ class SharedResume {
   plan::Phase DataReturn();
   // Called after DataReturn: keeps or frees the memory of the arenas.
   Status ReturnArenas();
-  // Called after a failure, and by the destructor: unlocks the arenas, with their data, so that
-  // ReturnStoredData can open them.
+  // Called after a failure, and by the destructor: unlocks the arenas, which keep their data, so
+  // that ReturnStoredData can open them.
   void ReleaseArenas();
 
   // Does all of the above at once, when the driver has restored already.
@@ -125,9 +125,10 @@ class SharedResume {
 };
 
 // Called by a recovery after the driver's state was restored. Returns the memory in arenas to
-// programs whose agents wait for it, and opens gates that wait for a stack limit. Leaves alone
-// programs that run, have no agent, or kept their context, because these were suspended before the
-// operation. Also releases arenas with outdated data of programs that have their memory.
+// programs whose agents wait for it, and opens gates that wait for a stack limit. Skips programs
+// that are running or have no agent, and programs that kept their context, because these were
+// suspended before the operation. Also releases arenas with outdated data of programs that have
+// their memory.
 Status ReturnStoredData(Services& services, const Processes& processes);
 
 // Returns true if an interrupted resume has returned memory to a program. The driver alone could

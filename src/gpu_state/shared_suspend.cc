@@ -331,7 +331,7 @@ void SharedSuspend::CorrectShare(Member& member, plan::RecordedProcess& process)
   if (!driver || !found || found->empty() || !status) return;
   uint64_t bytes = found->front().device_bytes;
   if (bytes == 0) return;  // unknown
-  // As in the survey.
+  // Correct the driver's figure for shared memory as the survey does.
   if (driver->counts_imported) {
     bytes -= std::min(bytes, status->ipc_bytes);
   } else {

@@ -47,7 +47,8 @@ class SharedSuspend {
 
   // Returns true if no process takes the shared path.
   bool empty() const { return members_.empty(); }
-  // The bytes that movers carry: an estimate of the agents, exact after data-export.
+  // The number of bytes that movers carry: estimated by the agents at first, exact after
+  // data-export.
   uint64_t bytes() const { return ShardBytes(shards_); }
   uint64_t BytesOf(const process::ProcessId& id) const { return ShardBytes(shards_, id); }
   // Memory of the members that only the driver can carry, as counted by Create().
@@ -64,26 +65,26 @@ class SharedSuspend {
   // `driver_bytes`: host memory that the driver will need besides the arenas. It is charged to the
   // control group of the programs, which may be that of the arenas too.
   plan::Phase DataRoom(uint64_t driver_bytes);
-  // Its errors become notes, because the save behind the gates only takes longer then. Does nothing
+  // An error of the copy becomes a note, because it only makes the save take longer. Does nothing
   // for arenas on disk.
   plan::Phase DataPrecopy();
   plan::Phase GateClose();
   // `processes`, whose device_bytes are the driver's share (SubtractShared), must outlive the plan.
-  // If one of them has allocated or freed memory since then, corrects its share: it was the
-  // difference of two figures of different moments, and a wrong one could keep the program from its
-  // resume. Without `processes` the driver is not asked.
+  // If one of them has allocated or freed memory since the survey, the phase corrects its share:
+  // the survey read the driver's and the agent's figures at different times, and a share that is
+  // too large could prevent the resume. Without `processes` the driver is not asked.
   plan::Phase DataExport(std::vector<plan::RecordedProcess>* processes);
   plan::Phase DataRelease();
   plan::Phase DataSave();
   plan::Phase DataCommit();
 
-  // Returns its memory, with its current content, to every program and lets it run. The driver's
+  // Gives every program its memory back, with the current content, and lets it run. The driver's
   // state must have been restored before. May be called at any time and repeatedly.
   Status ReturnMemory();
   // After ReturnMemory(): closes this process's descriptors and stops the movers; otherwise memory
   // that the programs free would stay allocated. The arenas stay locked by this object.
   void ReleaseGpu();
-  // After the commit: also unlocks the arenas, with their data.
+  // After the commit: also unlocks the arenas, which keep their data.
   void ReleaseAll();
   // After the commit: keeps or frees the memory of the arenas, because the data is in an image or
   // back on its GPU.

@@ -1,6 +1,6 @@
 // Records of suspended processes: the GPU memory that a resume will need, and on which GPUs. The
-// driver reports whether a process is suspended, but not these data. It reports a process with a
-// kept context as running, so only the record and the agent show that it is suspended.
+// driver reports whether a process is suspended, but not its memory and GPUs. It reports a process
+// with a kept context as running, so only the record and the agent show that it is suspended.
 #pragma once
 
 #include <optional>
@@ -42,8 +42,8 @@ Status RecordMove(const Paths& paths, const process::ProcessId& id, const device
 // the GPUs that the process was suspended on, but the driver now has its state on others.
 device::GpuMap MapForDriver(const Paths& paths, const process::ProcessId& id,
                             const device::GpuMap& map);
-// Returns kFailedPrecondition if the driver has the state of the process on other GPUs than its
-// own. An image would name the wrong GPUs.
+// Returns kFailedPrecondition if a failed move has left the driver's state of the process on other
+// GPUs than the recorded ones: an image would name the wrong GPUs.
 Status CheckNotMoved(const Paths& paths, const process::ProcessId& id);
 // Returns kUnimplemented if its state was saved by a driver other than `driver`. A restore by
 // `driver` could fail and destroy the state.

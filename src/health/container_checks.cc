@@ -22,7 +22,8 @@ Finding FindingOf(const containers::Observation& seen) {
   return Finding::Of(seen.id, static_cast<Level>(seen.level), seen.found, seen.fix);
 }
 
-// A machine need not be set up for containers. If it is not, one finding says that it can be.
+// The set-up for containers is optional. Without it, there is only one finding, which offers the
+// set-up if a container runtime is installed.
 void CheckContainers(const Machine& machine, Findings& findings) {
   const containers::SetupPaths& paths = machine.options.containers;
   const auto runner = containers::MakeCommandRunner();

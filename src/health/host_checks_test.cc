@@ -1,4 +1,4 @@
-// Findings for machine settings, with /proc and /sys of a simulated machine.
+// Tests the findings for machine settings, with /proc and /sys of a simulated machine.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 

@@ -29,15 +29,16 @@ bool EnterHelper(int argc, char** argv, HelperServerOptions& options);
 // helper is then private.
 UniqueFd ListenAsHelper();
 
-// Accepts the next client. Returns no descriptor if the client has disconnected, or if it belongs
-// to another user, because the folder of the sockets may have become accessible.
+// Accepts the next client. Returns no descriptor if the client has disconnected or belongs to
+// another user. The user is checked because the folder of the sockets may have become accessible to
+// others.
 UniqueFd AcceptClient(int listener);
 
-// Watches the name of a resident helper. Without it no client finds the helper, which then should
-// not keep the driver open until its idle time ends.
+// Watches the name of a resident helper. If the name is removed, no client can find the helper, so
+// it should exit and not keep the driver open until its idle time ends.
 class NameWatch {
  public:
-  // `path` may be empty: watches nothing.
+  // Watches nothing if `path` is empty.
   explicit NameWatch(std::string path);
   // Becomes readable when the name may have been removed; -1 if that cannot be watched.
   int fd() const { return events_.get(); }

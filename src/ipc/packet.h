@@ -14,7 +14,7 @@ namespace stasis::ipc {
 
 inline constexpr uint32_t kMaxDescriptors = 253;  // SCM_MAX_FD: the kernel's limit for one packet
 
-// Sends one packet with `count` descriptors, which stay the caller's. `flags` are those of send(2).
+// Sends one packet with `count` descriptors, which the caller keeps. `flags` are those of send(2).
 // Returns the number of bytes sent, or -1 with errno. Repeats the call after EINTR.
 ssize_t SendWithDescriptors(int socket, const void* data, size_t size, const int* fds,
                             uint32_t count, int flags);

@@ -17,7 +17,7 @@ namespace {
 
 int Null() { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
-// The lowest free descriptor: the same before and after if none leaked.
+// Returns the lowest free descriptor. It is the same before and after a call that leaks none.
 int FreeDescriptor() {
   const int fd = Null();
   ::close(fd);

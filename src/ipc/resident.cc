@@ -87,7 +87,8 @@ Result<HelperProcess> ConnectResident(const std::string& path) {
   int number = -1;
   size = sizeof number;
   if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERPIDFD, &number, &size) != 0) {
-    // Older kernel. The pid cannot be reused while the peer's end of the socket is open.
+    // An older kernel has no SO_PEERPIDFD. The pid cannot be reused while the peer's end of the
+    // socket is open.
     number = static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0));
   }
   UniqueFd pidfd(number);
@@ -157,7 +158,7 @@ Result<std::optional<HelperProcess>> OpenResident(const HelperCommand& command,
     if (greeting && *greeting == Greeting::kServes) return std::move(*helper);
     helper->Disconnect();
     if (!greeting) return Fail(std::move(greeting.error()));
-    // Do not wait for one that serves another client or has just exited.
+    // Do not wait for a helper that serves another client or has just exited.
     if (*greeting == Greeting::kBusy && found) continue;
     if (*greeting == Greeting::kBusy) {
       // The helper died at its start. The caller then starts a private one, which can report the
@@ -167,7 +168,8 @@ Result<std::optional<HelperProcess>> OpenResident(const HelperCommand& command,
       break;
     }
     if (*greeting == Greeting::kSilent && found && !patience.passed()) {
-      // It may serve another client, and had no time to answer.
+      // The deadline came before the time limit for an answer, so the helper may only be busy: do
+      // not kill it.
       return Fail(Code::kDeadlineExceeded, "it did not answer in time");
     }
     helper->Kill();
@@ -189,8 +191,8 @@ Result<bool> Dismiss(HelperProcess& helper, const std::string& leave_request,
   if (!SendPacket(helper.socket(), leave_request.data(), leave_request.size(), {}, MSG_DONTWAIT)) {
     return false;
   }
-  // A busy helper closes the socket. Wait for the exit of one that leaves, since its memory is free
-  // only then.
+  // A busy helper closes the socket. A helper that exits must be waited for, because its memory is
+  // freed only then.
   char byte;
   const Deadline patience = Deadline::In(kResidentAnswer);
   auto late = [&] {
@@ -200,7 +202,8 @@ Result<bool> Dismiss(HelperProcess& helper, const std::string& leave_request,
   if (AwaitReadable(helper.socket(), Deadline::Sooner(deadline, patience))) {
     auto packet = ReceivePacket(helper.socket(), &byte, 1);
     if (!packet || packet->size == 0) return false;
-    // It answered, so it has no other client. One of another version may not know the request.
+    // The helper answered, so it has no other client. A helper of another version may not know the
+    // request.
     if (helper.WaitEnd(Deadline::Sooner(deadline, Deadline::In(kResidentAnswer)))) return true;
   } else if (!patience.passed()) {
     return late();

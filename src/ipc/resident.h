@@ -40,8 +40,8 @@ struct ResidentName {
   UniqueFd lock;
   UniqueFd socket;
 };
-// Creates the name for a new helper, and the directory if needed. Returns kAborted if a helper runs
-// there by now.
+// Creates the name for a new helper, and the directory if needed. Returns kAborted if another
+// process has created a helper there meanwhile.
 Result<ResidentName> ClaimResidentName(const std::string& path);
 
 // Called by the helper before it exits. Does not wait for the lock: its holder may be waiting for
@@ -61,14 +61,14 @@ using Greet = std::function<Result<Greeting>(HelperProcess& helper, const Deadli
 
 struct ResidentOptions {
   std::string path;  // of ResidentPath()
-  // The request that makes a helper release everything of its client and exit.
+  // The request that makes a helper release everything that it holds for its client, and exit.
   std::string leave_request;
   std::chrono::milliseconds settle_timeout{10000};  // for the exit of a killed helper
 };
-// Returns the helper of that name after `greet` returned kServes; starts one if none runs. A helper
-// is replaced if it hangs, is broken, or has other resource limits or control groups than this
-// process (process/inheritance.h). Returns nothing if no helper is available, for example because
-// it serves another client; the caller then starts a private one.
+// Returns the helper of that name after `greet` returned kServes; starts one if none is running. A
+// helper is replaced if it hangs, is broken, or has other resource limits or control groups than
+// this process (process/inheritance.h). Returns nothing if no helper is available, for example
+// because it serves another client; the caller then starts a private one.
 Result<std::optional<HelperProcess>> OpenResident(const HelperCommand& command,
                                                   const ResidentOptions& options,
                                                   const Greet& greet, const Deadline& deadline);

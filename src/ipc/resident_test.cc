@@ -62,7 +62,7 @@ TEST_F(ResidentTest, ABusyHelperDisconnects) {
   EXPECT_FALSE(*left);
 }
 
-// This test listens itself, so a kill would end it.
+// The test process itself is the helper: a kill would end the test.
 TEST_F(ResidentTest, AHelperWithoutTimeToAnswerIsNotKilled) {
   auto name = ClaimResidentName(path_);
   ASSERT_TRUE(name);

@@ -56,7 +56,7 @@ Status PutFile(const std::string& path, const std::string& content) {
 }
 
 // Creates `path` below the directory `agents` with `content`, and its two parent directories.
-// Writes nothing if the file exists, so that programs can start with a full disk.
+// Writes nothing if the file exists, so that programs can start even if the disk is full.
 Status Put(const std::string& path, const std::string& content) {
   if (auto found = ReadFile(path, kMaxAgentLibraryBytes); found && *found == content) return {};
   fs::path folder = fs::path(path).parent_path(), agents = folder.parent_path();
@@ -87,7 +87,7 @@ Status LetPass(const std::string& folder) {
 // Checks that ld.so can load the library. Otherwise it would only print a line to the program's
 // stderr and start the program without the agent.
 Status CheckLoadable(const std::string& path) {
-  // ld.so splits LD_PRELOAD at blanks and colons, and expands $ORIGIN and others.
+  // ld.so splits LD_PRELOAD at blanks and colons, and expands $ORIGIN and similar variables.
   if (path.find_first_of(" :$\t\n") != path.npos) {
     return Fail(
         Code::kUnimplemented,

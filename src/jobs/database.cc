@@ -16,7 +16,8 @@
 namespace stasis::jobs {
 namespace {
 
-// The store sweeps the files of a killed creator under this name.
+// The name of a database that is being created. If its creator is killed, the store sweeps files
+// with this prefix.
 constexpr char kUnfinished[] = "/.new-jobs.db";
 constexpr char kJournal[] = "-journal";
 constexpr size_t kMaxAccountBytes = 1 << 20;
@@ -200,7 +201,7 @@ Result<std::vector<Checkpoint>> Database::ReadCheckpoints(Statement rows) const 
 }
 
 Result<std::vector<Database::Row>> Database::List() const {
-  // One statement, so that the result is consistent.
+  // Use one statement, so that the result is consistent.
   STASIS_ASSIGN(
       Statement rows,
       sqlite_.Query(std::string("SELECT ") + kJobColumns + ", " + kCheckpointColumnsOfList +

@@ -61,7 +61,8 @@ class Database {
   Status AddCheckpoint(const std::string& id, const Checkpoint& checkpoint);
   // Sets the account of the last dump to this image.
   Status SetAccount(const std::string& id, const std::string& image, const std::string& account);
-  // Sets the copy of the last dump to this image, of any job. Does nothing if there is none.
+  // Records that the image was copied to a repository, in the last dump of any job to this image.
+  // Does nothing if there is no such dump.
   Status SetCopy(const std::string& image, const ImageCopy& copy);
 
  private:

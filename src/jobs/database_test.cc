@@ -342,7 +342,7 @@ TEST_F(DatabaseTest, ADatabaseOfTheFirstVersionHasNoCopies) {
 
 TEST_F(DatabaseTest, JournalOfARemovedDatabaseIsNotAppliedToANewOne) {
   { Database database = Open(); }
-  // The state left by a kill in the middle of a commit.
+  // Create the state that a kill in the middle of a commit leaves.
   std::string journal = Path() + "-journal";
   ASSERT_TRUE(ReplaceFile(
       journal, std::string("\xd9\xd5\x05\xf9\x20\xa1\x63\xd7", 8) + std::string(1024, '\1')));
@@ -385,7 +385,8 @@ TEST_F(DatabaseTest, KillsDuringWritesLoseNoReportedJob) {
           std::string id = std::string(1, static_cast<char>('a' + w)) + std::to_string(next);
           Status done =
               !database ? Status(Fail(database.error())) : database->Write([&]() -> Status {
-                // Redo work of the last round that a kill interrupted.
+                // A kill in the last round may have come after the commit and before its report, so
+                // the job may exist.
                 STASIS_TRY(database->Remove(id));
                 STASIS_TRY(database->Insert(Example(id)));
                 return database->AddCheckpoint(id, Dump(1));
@@ -432,7 +433,7 @@ TEST_F(DatabaseTest, KillsDuringWritesLoseNoReportedJob) {
 }
 
 TEST_F(DatabaseTest, FullDiskIsReportedAndLosesNothing) {
-  // In a private file system visible only to this child.
+  // The child mounts a small file system that only it sees, and fills it.
   pid_t child = ::fork();
   if (child == 0) {
     if (::unshare(CLONE_NEWNS) != 0 ||

@@ -91,13 +91,13 @@ struct Job {
 
   // The following is the state from the shim's records and /proc when the job was read.
   State state = State::kStarting;
-  // If it is false for a running job, the exit code will be lost. If it is true for an ended job,
-  // background processes are left.
+  // If false for a running job, the exit code will be lost. If true for an ended job, background
+  // processes are left.
   bool has_shim = false;
-  std::optional<Processes> processes;       // absent if not yet started or if the start was killed
-  std::optional<Ending> ending;             // how these processes ended
-  std::optional<std::string> dumped_image;  // image with these processes, which were killed after
-                                            // the dump or are about to be
+  std::optional<Processes> processes;  // absent if not yet started or if the start was killed
+  std::optional<Ending> ending;        // how these processes ended
+  // The image with these processes, which were killed after the dump or are about to be killed.
+  std::optional<std::string> dumped_image;
 };
 
 // Returns true if the job's program was moved to another host.

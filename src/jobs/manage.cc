@@ -40,7 +40,7 @@ std::string WithoutDeleted(std::string path) {
 
 std::string_view FileName(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
-// A check for processes that cannot be jobs.
+// A check that returns an error for a process that cannot become a job.
 using Refusal = Status (*)(const Stat& stat);
 
 Status RefuseInit(const Stat& stat) {
@@ -141,7 +141,7 @@ std::string DirectoryOf(HostPid pid) {
   return fits ? WithoutDeleted(std::move(*path)) : "/";
 }
 
-// Returns the path of the agent's library, or an empty string if the process runs without the
+// Returns the path of the agent's library, or an empty string if the process is running without the
 // agent.
 std::string AgentIn(HostPid pid) {
   auto mappings = process::ReadMappings(pid);

@@ -1,6 +1,6 @@
 // Adopts a running program that Stasis did not start: it becomes a job with a name. The program is
 // not touched. Until it is restored from an image it has no shim, so Stasis has no exit code, log
-// or terminal of it.
+// or terminal for it.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,8 @@ bool IsShim(const process::Stat& stat);
 // must call this itself, because the daemon is not a descendant of the user's shell.
 Status CheckNotAbove(process::HostPid pid);
 
-// Returns kFailedPrecondition for an adopted job, because it has no output to `what` ("attach to").
+// Returns kFailedPrecondition for an adopted job, because it has neither log nor terminal. `what`
+// is the attempted action for the message, for example "attach to".
 Status CheckHasOutput(const Job& job, const std::string& what);
 
 // Parses a pid given by the user. Returns a usage error if it is invalid.

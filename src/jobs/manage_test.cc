@@ -126,7 +126,7 @@ TEST_F(ManageTest, AnotherProcessWithItsPidIsNotTheJob) {
   EXPECT_FALSE(other->job);
   EXPECT_TRUE(Adopt(program.pid, "b"));
   EXPECT_EQ(Look("b").state, State::kRunning);
-  // And after a reboot.
+  // The job also counts as lost after a reboot.
   processes->root = program;
   processes->boot_id = "another";
   ASSERT_TRUE(

@@ -3,7 +3,7 @@
 namespace stasis::jobs {
 namespace {
 
-// "Stas". SQLite stores it in the file header, where `file` recognises it.
+// "Stas" in ASCII. SQLite stores this number in the file header, where file(1) can recognise it.
 constexpr int64_t kApplicationId = 0x53746173;
 
 // A NULL column means unknown, or that the event has not happened. Unsigned 64-bit numbers are

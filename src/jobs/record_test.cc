@@ -23,7 +23,7 @@ TEST(RecordTest, InvalidNumbersInRecordsAreRejected) {
     bad.replace(bad.find("\"pid\": 8") + 7, 1, pid);
     EXPECT_FALSE(DecodeProcesses(bad)) << pid;
   }
-  // Without a shim, for an adopted program.
+  // The record of an adopted program has no shim.
   Processes adopted = *record;
   adopted.shim = {};
   auto again = DecodeProcesses(EncodeProcesses(adopted));

@@ -103,7 +103,7 @@ class RestoreTest : public JobsTest {
     STASIS_TRY(start(criu::MakeSwrkCommand(criu_path_)));
     return criu::Session::OverSocket(std::move(pair.ours), shim->criu());
   }
-  // Restores without the commit. `at_moment` gets CRIU's notifications.
+  // Restores without the commit. `at_moment` is called for each notification of CRIU.
   Result<Restoring> Restore(const std::function<Status(criu::Moment)>& at_moment = nullptr) {
     criu::Replacements replacements;
     replacements.output.assign(std::begin(shim::kCriuOutputFds), std::end(shim::kCriuOutputFds));

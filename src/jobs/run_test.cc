@@ -52,7 +52,7 @@ TEST_F(JobsTest, EndOfAJobWithARemovedFolderIsNotRecordedForANewJobOfThatName) {
 }
 
 TEST_F(JobsTest, OutputIsCompleteAndInTheOrderOfTheWrites) {
-  // A megabyte, with lines alternating between the two streams.
+  // Write a megabyte, with lines alternating between the two streams.
   Run("a",
       "i=0; while [ $i -lt 10000 ]; do"
       " echo \"out $i ........................................\";"

@@ -50,8 +50,8 @@ struct RestoreSpec {
   // The command line of CRIU: see criu/client.h.
   std::vector<std::string> criu_argv;
   std::vector<std::string> criu_env;
-  // Maps the number of a descriptor in CRIU, including its socket, to the descriptor in this
-  // process. Numbers in CRIU must be below 10 or from 20 to 99; the shim adds those of
+  // The descriptors that CRIU gets, including its socket: the number in CRIU, and the descriptor in
+  // this process. Numbers in CRIU must be below 10 or from 20 to 99; the shim adds those of
   // kCriuOutputFds, kCriuNullFds and kCriuTerminalFds. The caller must close its copies when Start
   // has returned, or it gets no end-of-file when CRIU exits.
   std::map<int, int> criu_fds;
@@ -65,7 +65,7 @@ struct RestoreSpec {
 // this object is destroyed or its process ends. Not thread-safe.
 class RestoreShim {
  public:
-  // Starts the shim and CRIU. Returns when CRIU runs and waits for its request.
+  // Starts the shim and CRIU. Returns when CRIU is running and waits for its request.
   static Result<RestoreShim> Start(const RestoreSpec& spec, const Deadline& deadline);
 
   const process::ProcessId& shim() const { return shim_; }
@@ -79,7 +79,8 @@ class RestoreShim {
   Result<int> AwaitCriuEnd(const Deadline& deadline);
   // Returns the root's wait status if the shim has reported its end before the commit.
   std::optional<int> root_ended() const { return root_ended_; }
-  // Makes the tree the job's: the shim records it and no longer depends on this object.
+  // Commits the restore: the tree now belongs to the job, and the shim records it and no longer
+  // depends on this object.
   Status Commit(const Deadline& deadline);
   // Kills CRIU and the restored tree; returns when no process of it is left.
   Status Abort(const Deadline& deadline);

@@ -91,8 +91,8 @@ class Sqlite {
   };
   Error LastError() const;
 
-  std::unique_ptr<Patience, Forget> patience_;  // must outlive the connection, which has its
-                                                // address
+  // Must outlive the connection, which has a pointer to it.
+  std::unique_ptr<Patience, Forget> patience_;
   std::unique_ptr<sqlite3, Close> connection_;
   std::string path_;
 };

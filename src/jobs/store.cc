@@ -56,8 +56,8 @@ tl::unexpected<Error> Store::NoSuchJob(const std::string& id) {
                                  "user by its process id, or run the command as that user");
 }
 
-// Checks whether the processes live before it reads the records of their end, never after: if they
-// have ended by then, the records are complete.
+// Checks first whether the processes are alive, and reads the records of their end after that: if
+// the processes have ended, the records are complete.
 Status Store::ReadState(Job& job, const Job& known) const {
   std::string folder = Folder(job.id);
   const auto& processes = job.processes;
@@ -74,7 +74,7 @@ Status Store::ReadState(Job& job, const Job& known) const {
 
   STASIS_ASSIGN(auto ending, ReadRecord(folder + "/" + shim::kExitFile, DecodeEnding));
   STASIS_ASSIGN(auto mark, ReadRecord(folder + "/" + shim::kDumpedFile, DecodeDumped));
-  // The records are of earlier processes if the tree was restored since.
+  // If the tree was restored since, the records belong to its earlier processes and are ignored.
   if (ending && ending->root == processes->root) job.ending = ending->ending;
   if (mark && mark->root == processes->root) job.dumped_image = mark->image;
   // An end is final, so it is kept even after its record is gone.
@@ -109,7 +109,8 @@ Result<Job> Store::LookAt(const Job& known) const {
     if (written) job.processes = written;
     STASIS_TRY(ReadState(job, known));
     STASIS_ASSIGN(auto now, ReadRecord(process_file, DecodeProcesses));
-    // If not, the job was restored meanwhile and the records may be inconsistent; read them again.
+    // If the record has changed, the job was restored meanwhile and its records may be
+    // inconsistent; read them again.
     if (now == written) return job;
   }
   return Fail(Code::kAborted, "the job's records keep changing; try again");

@@ -58,7 +58,7 @@ class Claim {
 
 struct Target {
   std::optional<Job> job;
-  // The given process, or the job's root. Its pid is 0 if the job does not run.
+  // The given process, or the job's root. Its pid is 0 if the job is not running.
   process::ProcessId root;
 };
 

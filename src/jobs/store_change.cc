@@ -266,7 +266,7 @@ Status Store::Delete(const std::string& id) const {
   if (PathExists(Folder(id))) {
     STASIS_ASSIGN(held, LockJob(id));
     job = LoadFrom(database, id);
-    // The database was replaced, but the shim's files still show whether the program runs.
+    // The database was replaced, but the shim's files still show whether the program is running.
     if (!job && job.error().code == Code::kNotFound) {
       Job unknown;
       unknown.id = id;

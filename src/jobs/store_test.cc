@@ -248,7 +248,7 @@ TEST_F(StoreTest, JobOfAnotherBootIsLostUnlessItsEndWasRecorded) {
   auto text = ReadFile(path);
   ASSERT_TRUE(text);
   size_t at = text->find("boot_id\": \"") + 11;
-  // A record with this process's id, but of another boot.
+  // Write a record with this process's id, but of another boot.
   auto self = process::ReadStat({::getpid()});
   std::string record =
       R"({"version": 1, "boot_id": "another", "shim": {"pid": )" + std::to_string(::getpid()) +

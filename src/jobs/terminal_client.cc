@@ -61,7 +61,7 @@ Result<TerminalClient> TerminalClient::Connect(const std::string& folder, shim::
   TerminalClient client(UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)));
   if (!client.socket_) return FailErrno(errno, "socket");
   if (::connect(client.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    // The stale socket of a killed shim.
+    // The socket is stale: its shim was killed.
     if (errno == ECONNREFUSED) return NoAnswer();
     return FailErrno(errno, "connect to its terminal");
   }

@@ -24,7 +24,7 @@ class TerminalClient {
   struct Pair;
 
   // Makes a socket pair for a shim that is about to start: this side, and the shim's side
-  // (StdioSpec::client_fd). The client has the input.
+  // (StdioSpec::client_fd). The client has already asked for the input (kHello).
   static Result<Pair> MakePair(shim::WindowSize size);
   // Connects to the shim of the job in `folder`. Errors: kNotFound if it has no terminal,
   // kPermissionDenied if it belongs to another user, kUnimplemented if the shim has another

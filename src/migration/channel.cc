@@ -71,7 +71,7 @@ Status CheckHead(std::string_view head, const Limits& limits) {
 
 }  // namespace
 
-// The limits of one call, and the only place that waits.
+// The limits of one call. All waits of the channel are here.
 class Channel::Call {
  public:
   Call(const Channel& channel, const objects::CallOptions& options)

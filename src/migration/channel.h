@@ -75,9 +75,9 @@ class Channel {
   // anything was sent, the channel stays usable.
   Status Send(const FrameView& frame, const objects::CallOptions& call);
 
-  // Waits for the next message and reads all of it but its payload. Discards what was not read of
-  // the payload of the previous message. If the call ends before any byte of the message has
-  // arrived, the channel stays usable.
+  // Waits for the next message and reads all of it but its payload. Discards the unread rest of the
+  // previous message's payload. If the call ends before any byte of the message has arrived, the
+  // channel stays usable.
   Result<Frame> Receive(const Limits& limits, const objects::CallOptions& call);
 
   // Returns how many bytes of the received payload have not been read yet.

@@ -8,7 +8,7 @@
 
 namespace stasis::migration {
 
-// Types of frames. Those of other messages are outside of this range.
+// Types of the frames that carry object messages. Other messages use types outside of this range.
 enum class ObjectMessage : uint16_t {
   kPut = 1,  // payload: the object
   kGet = 2,
@@ -21,7 +21,8 @@ enum class ObjectMessage : uint16_t {
 
 // Texts are shortened to a few KiB.
 wire::Error EncodeError(const Error& error);
-// An unknown code becomes kUnknown, an unknown domain kStasis. Texts are made fit for a terminal.
+// An unknown code becomes kUnknown, an unknown domain kStasis. Control characters are removed from
+// texts, which may be printed on a terminal.
 Error DecodeError(const wire::Error& message);
 
 }  // namespace stasis::migration

@@ -190,7 +190,7 @@ TEST(PipedStoreTest, AStopEndsACallThatIsNotAnswered) {
   const testing::StopsTheSleeper stop;
   EXPECT_CODE(PutText(scripted.store, "", "no key"), Code::kInvalidArgument);
   EXPECT_CODE(scripted.store.GetWhole("key", 9, {{}, stop.token()}), Code::kCancelled);
-  // The late reply is not taken for the one to the next call.
+  // The late reply must not be taken for the reply to the next call.
   scripted.Say(ReplyFrame({}));
   const Status next = scripted.store.Delete("key");
   ASSERT_FALSE(next);

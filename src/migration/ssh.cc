@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMaxHostBytes = 512;
 constexpr std::chrono::seconds kEndsSoon{2};
-// The exit codes of a shell that finds no program, or one that it cannot run.
+// The exit codes of a shell that does not find the program, or cannot run it.
 constexpr int kNotFound = 127, kNotRunnable = 126;
 // The exit code of ssh after its own errors, which it has printed.
 constexpr int kSshFailed = 255;

@@ -28,7 +28,8 @@ class SshCommand {
 
   // Takes the socket that is the command's stdin and stdout.
   UniqueFd TakeSocket() { return std::move(socket_); }
-  // Adds to the error of a lost connection how the command ended, if it has ended or ends soon.
+  // Adds the command's exit status to the error of a lost connection, if the command has ended or
+  // ends soon.
   Error Explain(Error error);
   // Waits for the end of the command, after its socket was closed.
   void Finish(const Deadline& deadline);

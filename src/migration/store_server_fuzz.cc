@@ -35,7 +35,7 @@ std::string Frames(FuzzInput input) {
   return frames;
 }
 
-// Opens a channel that receives `bytes` and then the end, and whose output is discarded.
+// Opens a channel that receives `bytes` and then end-of-file, and whose output is discarded.
 std::unique_ptr<Channel> Receiving(std::string_view bytes) {
   int ends[2];
   FuzzCheck(::pipe2(ends, O_CLOEXEC) == 0);

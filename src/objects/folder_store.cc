@@ -178,7 +178,8 @@ bool Lister::MayHaveKeys(const std::string& path) const {
 
 void Lister::Add(std::string key, const Entry& entry) {
   if (!key.starts_with(prefix) || key <= start_after) return;
-  // Files of other programs, and those that an NFS client keeps for open descriptors.
+  // Skip files of other programs, and the files (.nfs…) that an NFS client keeps for open
+  // descriptors.
   if (!CheckKey(key) || Split(key).second.starts_with(".nfs")) return;
   page.more = page.objects.size() == limit;
   if (!page.more) {
@@ -352,7 +353,7 @@ Result<uint64_t> FolderStore::RemoveLeftovers(std::chrono::seconds older_than,
                                               const CallOptions& call) {
   STASIS_TRY(Begin(call));
   STASIS_ASSIGN(const UniqueFd incoming, OpenIncoming());
-  // A new file has the present time of the file system's clock.
+  // Create a file to read the current time of the file system's clock.
   STASIS_ASSIGN(const std::string probe, NewName());
   struct stat now;
   {

@@ -4,8 +4,9 @@
 // ~incoming/RANDOM, syncs it, renames it and syncs the folder; `~` is in no key. Symbolic links are
 // not followed below the folder.
 //
-// Limits: a call that blocks in the kernel, on a server that is gone, does not end at its deadline.
-// An NFS client shows new files of other hosts late, unless the folder is mounted with actimeo=0.
+// Limits: a call that blocks in the kernel, because a file server does not answer, does not end at
+// its deadline. An NFS client shows new files of other hosts late, unless the folder is mounted
+// with actimeo=0.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ enum class Durability : uint8_t { kDurable, kTemporary };
 
 class FolderStore final : public ObjectStore {
  public:
-  // The folder must exist: an empty mount point without its file system must not be filled.
+  // The folder must exist. Creating it could fill a mount point whose file system is not mounted.
   static Result<std::unique_ptr<FolderStore>> Open(const std::string& path,
                                                    Durability durability = Durability::kDurable);
 
@@ -36,8 +37,8 @@ class FolderStore final : public ObjectStore {
   Result<ListPage> List(const std::string& prefix, const std::string& start_after, uint32_t limit,
                         const CallOptions& call = {}) override;
   Status Delete(const std::string& key, const CallOptions& call = {}) override;
-  // Ages are compared on the clock of the file system, so clocks of hosts may differ. A Put() that
-  // is still running fails if its file is removed.
+  // Ages are computed with the clock of the file system, so the clocks of hosts may differ. A Put()
+  // that is still running fails if its file is removed.
   Result<uint64_t> RemoveLeftovers(std::chrono::seconds older_than,
                                    const CallOptions& call = {}) override;
   // Fails on NFS that was mounted without actimeo=0 (mounts.h).

@@ -8,7 +8,8 @@ namespace stasis::objects {
 namespace {
 
 constexpr std::string_view kScheme = "s3://";
-// With a key of full length below it, an S3 key of at most 1024 bytes.
+// A prefix and a key of the maximum length together fit into an S3 key, which has at most 1024
+// bytes.
 constexpr size_t kMaxPrefixBytes = 400;
 constexpr size_t kMaxPathBytes = 3000;
 constexpr char kForms[] = "write s3://BUCKET/PREFIX or the absolute path of a folder";

@@ -16,7 +16,7 @@ struct Location {
   std::string bucket;
   std::string prefix;  // without slashes at its ends; may be empty
 
-  // Returns the text that ParseLocation() takes.
+  // Returns a text that ParseLocation() accepts.
   std::string ToString() const;
 };
 

@@ -39,7 +39,7 @@ struct CallOptions {
   std::stop_token stop;
 };
 
-// What a store has sent and received since it was opened, retries included.
+// Counts of all that a store has sent and received since it was opened, including retries.
 struct Counters {
   uint64_t requests = 0;
   uint64_t retries = 0;

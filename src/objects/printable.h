@@ -1,4 +1,4 @@
-// Makes text from outside fit for messages.
+// Makes untrusted text safe to print in messages.
 #pragma once
 
 #include <string>

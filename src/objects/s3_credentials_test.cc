@@ -1,4 +1,4 @@
-// Credentials from services on the network, against fakes of them.
+// Tests credentials from services on the network, with fake services.
 #include <stdlib.h>
 
 #include <fstream>
@@ -67,7 +67,7 @@ TEST_F(ServiceCredentialsTest, ComeFromAContainer) {
   options_.environment.erase("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
   options_.environment["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = server_->Url() + "/container";
   ExpectKey("container");
-  // The token of EKS is a file, which is written anew from time to time.
+  // EKS stores its token in a file, and replaces the file from time to time.
   options_.environment["AWS_CONTAINER_AUTHORIZATION_TOKEN"] = "wrong";
   EXPECT_EQ(Get().error().code, Code::kPermissionDenied);
   options_.environment["AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"] = WriteToken("let me in\n");

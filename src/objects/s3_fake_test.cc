@@ -1,4 +1,4 @@
-// S3Store against a strict server of our own, which also makes requests fail.
+// Tests S3Store with a strict fake server, which can also make requests fail.
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -100,7 +100,7 @@ class S3FaultTest : public ::testing::Test {
     for (const auto& entry : Log()) statuses.push_back(entry[2].get<int>());
     return statuses;
   }
-  // Puts an object with any key, which the stores refuse.
+  // Puts an object with any key on the server, even one that the stores reject.
   void SetObject(const std::string& key) {
     const std::string body = nlohmann::json(key).dump();
     const std::string_view part = body;
@@ -156,7 +156,7 @@ TEST_F(S3FaultTest, ContinuesABrokenRangeAtAUnit) {
     EXPECT_EQ(sink.rewinds, 2) << fault;
     EXPECT_THAT(Statuses(), ElementsAre(206, 206, 206));
   }
-  // A whole object begins again.
+  // GetWhole() begins again after an interrupted transfer.
   SetFaults(Fault("GET", R"("kind": "cut", "bytes": 250000)"));
   EXPECT_TRUE(*store_->GetWhole("key", 1'000'000) == data);
   EXPECT_THAT(Statuses(), ElementsAre(200, 200));
@@ -305,7 +305,7 @@ TEST_F(S3FaultTest, ListsAmongForeignObjects) {
   const auto page = store_->List("", "", 10);
   ASSERT_TRUE(page) << page.error().ToString();
   EXPECT_THAT(Keys(*page), ElementsAre("a", "b"));
-  // A page of foreign objects alone is skipped.
+  // A page that has only objects with invalid keys is skipped.
   const auto second = store_->List("", "a", 1);
   ASSERT_TRUE(second);
   EXPECT_THAT(Keys(*second), ElementsAre("b"));
@@ -351,7 +351,7 @@ TEST_F(S3FaultTest, BoundsItsBandwidth) {
   s3::S3Options options = OptionsFor(SharedFake()->Url());
   options.http.max_bytes_per_second = 1'000'000;
   Open(options);
-  // Each thread has the objects of its number.
+  // Thread N works on the objects N/0, N/1 and so on.
   auto on_all_objects = [&](const std::function<void(const std::string&)>& body) {
     OnThreads(kThreads, [&](int thread) {
       for (int i = 0; i < kObjectsOfAThread; ++i) {

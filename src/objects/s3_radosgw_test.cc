@@ -1,4 +1,4 @@
-// The conformance tests against Ceph's S3 server, which is not ours.
+// Runs the conformance tests with a real S3 server: radosgw of Ceph.
 #include "objects/s3/s3_store.h"
 #include "objects/testing/conformance.h"
 #include "objects/testing/radosgw.h"

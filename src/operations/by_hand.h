@@ -42,9 +42,9 @@ class ByHand {
   // calls Own() first, and unlocks the process if its checkpoint fails.
   Status Toggle(const device::GpuMap& map, const Deadline& deadline) const;
 
-  // Lets the agent copy memory that an earlier resume recreated into new memory of the program, at
-  // the same addresses, while the program is stopped. The driver could checkpoint the returned
-  // memory, which is imported, but not restore it. Returns kResourceExhausted or kUnavailable if
+  // Lets the agent replace memory that an earlier resume has imported by new memory of the program,
+  // with the same contents at the same addresses, while the gate is closed. The driver could
+  // checkpoint imported memory, but not restore it. Returns kResourceExhausted or kUnavailable if
   // the GPU has no room for a copy of the largest piece. Does nothing without an agent. Refuses
   // memory that is shared with another process, which the driver could not restore either.
   Status Own(const Deadline& deadline) const;

@@ -25,24 +25,25 @@ namespace stasis::operations {
 
 class DataAhead {
  public:
-  // `most_arena_bytes` as in dataplane::ArenaOptions.
+  // `most_arena_bytes` sets dataplane::ArenaOptions::most_bytes.
   DataAhead(Paths paths, uint64_t most_arena_bytes)
       : paths_(std::move(paths)), most_arena_bytes_(most_arena_bytes) {}
   ~DataAhead() { Free(); }
   DataAhead(const DataAhead&) = delete;
   DataAhead& operator=(const DataAhead&) = delete;
 
-  // Brings the arenas to the memory of an image, which `source` reads; the image of the last Load
-  // must be the earlier one of `source`. `progress` gets the bytes so far and returns false to
-  // cancel. After an error there are no arenas.
+  // Updates the arenas to the memory of an image, which `source` reads. If there was an earlier
+  // Load, its image must be the one that `source` knows as the earlier image. `progress` is called
+  // with the number of bytes so far and returns false to cancel. After an error there are no
+  // arenas.
   Status Load(const store::Manifest& manifest, const store::RangeSource& source,
               const std::function<bool(uint64_t)>& progress);
   // Registers the arenas with the movers that will load them, each on the GPU that `map` gives, so
-  // that the restore need not. Resident movers keep this until they are idle for too long.
+  // that the restore does not have to. Resident movers keep this until they are idle for too long.
   Status Register(gpu_state::Services& services, const device::GpuMap& map,
                   const Deadline& deadline);
-  // Moves the arenas to the shards with their processes and GPUs, as GpuShard::arena and ahead.
-  // Frees those that no shard needs.
+  // Moves each arena to the shard of the same process and GPU, and sets GpuShard::arena and
+  // GpuShard::ahead there. Frees the arenas that no shard needs.
   void MoveTo(std::vector<gpu_state::GpuShard>& shards);
   uint64_t bytes() const { return gpu_state::ShardBytes(shards_); }
 

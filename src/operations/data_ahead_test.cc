@@ -22,7 +22,7 @@ constexpr uint64_t kMib = 1 << 20;
 constexpr std::optional<size_t> kNone;
 constexpr char kGpu[] = "GPU-01234567-89ab-cdef-0123-456789abcdef";
 
-// Fills each range with one byte, except those that have the earlier bytes.
+// Fills each range with one byte, except ranges that still have the bytes of the earlier image.
 class FakeSource final : public store::RangeSource {
  public:
   Status Read(std::span<const size_t> ranges, std::span<const store::RangeOutput> outputs,
@@ -122,7 +122,8 @@ TEST_F(DataAheadTest, OnlyRangesInTheSamePlaceHaveEarlierBytes) {
   EXPECT_EQ(ByteAt(shards[0], 2), 'b');
 }
 
-// The range in a place of the arena counts, not an address, which several ranges may have.
+// A range of the earlier image is found by its place in the arena, because several ranges may have
+// the same address.
 TEST_F(DataAheadTest, ARangeIsKnownByItsPlace) {
   source_.manifest.ranges.clear();
   for (int i = 0; i < 3; ++i) AddRange(0, kMib);

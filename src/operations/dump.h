@@ -32,10 +32,10 @@ class HandOver {
  public:
   virtual ~HandOver() = default;
   // Sends the complete image at the path `image` to the other host and restores the program there,
-  // except for the last step, which Switch() takes. After an error the program runs on here.
+  // except for the last step, which Switch() takes. After an error the program continues here.
   virtual Status Prepare(const std::string& image, plan::PhaseScope& scope) = 0;
-  // Lets the program run on the other host. Returns an error only if the program certainly does not
-  // run there; then it runs on here. After a success it never runs here again.
+  // Lets the program run on the other host. Returns an error only if the program is certainly not
+  // running there; it then continues here. After a success it never runs here again.
   static constexpr const char* kSwitch = "switch";  // the phase in which Switch() is called
   enum class Switched { kRunsThere, kUnknown };
   virtual Result<Switched> Switch(plan::PhaseScope& scope) = 0;

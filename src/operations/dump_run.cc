@@ -423,8 +423,8 @@ Phase DumpRun::AwaitEndOrReturnGpu() {
           }};
 }
 
-// A process that does not end in time becomes a note and no error, because the image is complete
-// and the program was killed.
+// A process that does not end in time is reported in a note and is not an error, because the image
+// is complete and the program was killed.
 void DumpRun::AwaitStopped(Status (*wait)(const process::ProcessId&, const Deadline&),
                            const Deadline& deadline) {
   for (const process::ProcessId& id : stopped_) {
@@ -467,8 +467,8 @@ std::string DumpRun::FinishProgram() {
   return left + " The program was not ended and is as it was before.";
 }
 
-// After the commit the program that drives CRIU has let the program run, because its dump failed
-// for another reason. It will not use the image.
+// Called if CRIU's caller has let the program continue after the commit, because the caller's own
+// dump failed for another reason. It will not use the image.
 void DumpRun::DeleteUnusedImage() {
   Status deleted = RemoveTree(dump_.held->folder);
   if (deleted) deleted = cleanup_->DeleteImage();

@@ -70,7 +70,7 @@ class DumpRun {
 
  private:
   static constexpr const char* kHandOver = "hand-over";
-  // The first image of a program may take long to send; a lost connection is noticed earlier.
+  // Sending the first image of a program may take hours. A lost connection is noticed earlier.
   static constexpr std::chrono::seconds kHandOverTime{4 * 3600};
 
   plan::Phase ImageBegin();
@@ -81,7 +81,7 @@ class DumpRun {
   plan::Phase Describe();
   plan::Phase CpuWrite();
   plan::Phase Commit();
-  // dump_hand_over.cc
+  // Defined in dump_hand_over.cc:
   plan::Phase HandOverPhase();
   plan::Phase Stop();
   plan::Phase Switch();

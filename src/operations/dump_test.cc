@@ -157,7 +157,8 @@ TEST(DumpTest, MemoryThatIsFreedWhileItIsCopiedAheadIsNotInTheImage) {
     auto reader = store::ImageReader::Open(static_cast<DumpWorld&>(*world).image());
     ASSERT_TRUE(reader) << reader.error().ToString();
     EXPECT_EQ((*reader)->manifest().ranges.size(), kept);
-    // The survey's figures of the driver and of the agent were of different moments.
+    // The survey read the driver's and the agent's figures at different times; the dump must
+    // correct them.
     EXPECT_EQ((*reader)->manifest().processes[0].device_bytes, world->program.At(1).device_bytes);
   }
 }

@@ -11,7 +11,7 @@
 
 namespace stasis::operations {
 
-// Starts no CRIU, because the plugin's CRIU runs already.
+// Starts no CRIU, because the plugin's CRIU is already running.
 class HeldCriu : public criu::Criu {
  public:
   Status CheckPrivileges() override { return {}; }

@@ -53,7 +53,7 @@ class HeldDumpSession final : public criu::CriuSession {
     STASIS_ASSIGN(const process::Stat root, process::ReadStat(request.pid));
     root_ = root.id;
     images_dir_ = request.images_dir;
-    // The driver can be asked only while the program runs.
+    // The driver can be asked only while the program is running.
     threads_ = GpuThreads(services_, request.pid);
     link_.Accept();
     for (;;) {

@@ -115,7 +115,7 @@ TEST_F(HeldRestoreTest, WithoutRoomOnTheGpuCriuDoesNotBegin) {
   EXPECT_EQ(world->log.Count("plugin Restored"), 0);
 }
 
-// Checks that the program runs, or that none of its processes is left and a second attempt
+// Checks that the program is running, or that none of its processes is left and a second attempt
 // succeeds.
 std::string AfterHeldRestore(World& world, const FaultCase&, const Result<OperationResult>& done) {
   const auto& process = world.program.At(1);

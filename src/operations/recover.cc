@@ -121,7 +121,7 @@ Result<std::string> UndoSuspend(Services& services, const Operation& operation) 
   return outcome;
 }
 
-// A program that runs on another host, or may run there, must not run here.
+// A program that is running on another host, or may be, must not run here.
 Result<std::string> EndMovedProgram(const Operation& operation) {
   STASIS_TRY(checkpoint::EndAll(operation.members));
   return SweepStore(
@@ -228,7 +228,7 @@ Result<std::string> FinishDump(Services& services, const Operation& operation) {
   return SweepStore(outcome, operation);
 }
 
-// Removes what a killed restore from a repository left: its image is in a hidden folder of the
+// Removes the image that a killed restore from a repository has left in a hidden folder of the
 // store.
 Status SweepStreamed(const Operation& operation) {
   const std::filesystem::path folder = std::filesystem::path(operation.image).parent_path();

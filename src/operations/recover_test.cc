@@ -25,7 +25,7 @@ struct Interrupted {
   bool leave_running = false;
 };
 
-// The journal entry of a killed command. `recorded` are the states before it.
+// Writes the journal entry of a killed command. `recorded` are the states before the command.
 plan::Operation WriteEntry(World& world, const Interrupted& what,
                            std::vector<plan::RecordedProcess> recorded,
                            const std::function<void(plan::Operation&)>& change = {}) {
@@ -65,7 +65,8 @@ bool HasEntries(World& world) {
 struct Case {
   const char* name;
   Interrupted what;
-  // Brings the world into the state that the killed command left; the program runs before it.
+  // Brings the world into the state that the killed command left. The program is running when this
+  // is called.
   std::function<void(World&)> arrange;
   ProcessState recorded;
   bool suspended;  // afterwards; otherwise the program runs
@@ -74,7 +75,7 @@ struct Case {
 
 void FullySuspended(World& world) { ASSERT_TRUE(Suspend(world)); }
 
-// The state after a suspend, but without its records.
+// Creates the state after a suspend, but without the suspend's records.
 void TakenAwayByADump(World& world) {
   FullySuspended(world);
   for (const auto& process : world.program.processes()) {
@@ -131,7 +132,7 @@ const Case kCases[] = {
      [](World& world) {
        FullySuspended(world);
        for (auto& process : world.program.processes()) process->state = ProcessState::kRunning;
-       // The command died while it returned the memory: process 1 has it.
+       // The command died while it returned the memory: only process 1 has its memory back.
        world.log.Set("agent 2 Map", fakes::Fault::kFail);
        gpu_state::SharedResume path(world.services, {});
        ASSERT_TRUE(path.FindArenas(world.Record()));

@@ -37,7 +37,7 @@ std::vector<device::Gpu> RecordedGpus(const store::Manifest& manifest) {
 
 }  // namespace
 
-// A held restore without a map replaces GPUs that the container does not get.
+// A held restore without a map replaces the GPUs that the new container does not have.
 Result<device::GpuMap> ChooseGpus(gpu_state::Services& services, const store::Manifest& manifest,
                                   const RestoreOptions& restore) {
   const bool replaces_missing =

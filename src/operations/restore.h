@@ -22,7 +22,7 @@ struct RestoreOptions {
   std::string image;  // path
   // If set, the image's GPU memory is not in its folder, and is read from here.
   const store::RangeSource* ranges = nullptr;
-  // If set, arenas that have the GPU memory of an earlier image already. `ranges` must know that
+  // If set, arenas that already have the GPU memory of an earlier image. `ranges` must know that
   // image (repository::RangeStream::SetEarlier), and then reads only what differs from it.
   DataAhead* ahead = nullptr;
   std::string shown_as;    // the image's name for the user; if empty, its path
@@ -40,8 +40,8 @@ struct RestoreOptions {
   // Written to the log of a new job before the program's output, unless `log` is set.
   std::string earlier_log;
   // If set, called before the restore is committed (stasis migrate). An error undoes the restore.
-  // At the time of the call a program with a GPU is complete, and its CPU threads run; a program
-  // without a GPU has not run yet.
+  // At the time of the call a program with a GPU is complete, and its CPU threads are running; a
+  // program without a GPU has not run yet.
   std::function<Status(plan::PhaseScope&)> before_adopt;
   criu::Options criu;
 };

@@ -231,7 +231,8 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
   auto stopped = [&](criu::Notification& notification) -> Status {
     if (notification.moment != criu::Moment::kPostRestore) return {};
     if (options_.held) {
-      // No shim would kill the tree of a killed CRIU.
+      // A held restore has no shim that kills the tree if CRIU is killed. Report the root now, so
+      // that the thread that watches CRIU can kill the tree.
       STASIS_TRY(NoteRoot(notification.pid));
       STASIS_TRY(RenewDeviceNodes());
     }
@@ -311,7 +312,7 @@ Phase RestoreRun::CpuRestore() {
           .undo = [this] { return KillRestored(); }};
 }
 
-// The processes do not exist yet, so the arenas belong to expected ones.
+// The processes do not exist yet, so placeholders own the arenas.
 Status RestoreRun::AddExpectedData() {
   auto not_yet = [&](pid_t pid) {
     const auto& all = manifest().processes;
@@ -399,7 +400,8 @@ Status RestoreRun::CommitToShim() {
   STASIS_TRY(RemoveTree(work_dir_));
   STASIS_TRY(shared_.ReturnArenas());
   // No deadline: if this process gave up and the shim committed nevertheless, the restore would be
-  // reported as failed although the program runs. If the shim dies, this returns at end-of-file.
+  // reported as failed although the program is running. If the shim dies, this returns at
+  // end-of-file.
   STASIS_TRY(host_->Commit(Deadline()));
   // The program runs from here on, whatever fails.
   if (!claim_) return {};

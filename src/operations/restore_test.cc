@@ -76,8 +76,8 @@ TEST_F(RestoreTest, TheProgramRunsWithItsMemory) {
   EXPECT_EQ(world->log.Count("host Abort"), 0);
 }
 
-// Checks that either the program runs and its shim has committed, or that none of its processes is
-// left and a second attempt succeeds.
+// Checks that either the program is running and its shim has committed, or that none of its
+// processes is left and a second attempt succeeds.
 std::string AfterRestore(World& world, const FaultCase& fault,
                          const Result<OperationResult>& done) {
   const auto& process = world.program.At(1);

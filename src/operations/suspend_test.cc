@@ -133,7 +133,8 @@ TEST(SuspendTest, EveryFaultIsUndoneOrTheProgramIsSuspended) {
 }
 
 // Checks that the program is still suspended if the resume did not commit, and that a second
-// attempt succeeds. After the commit, or if memory was already returned, the program must run.
+// attempt succeeds. After the commit, or if memory was already returned, the program must be
+// running.
 std::string AfterResume(World& world, const FaultCase& fault, const Result<OperationResult>& done) {
   if (done) return world.WhyNotAsBefore();
   world.log.Unhang();

@@ -44,7 +44,7 @@ struct RecordedProcess {
   bool suspended() const { return context_kept || initial == device::ProcessState::kCheckpointed; }
 };
 
-// Whether a program runs on another host.
+// Whether a program is running on another host.
 enum class Elsewhere : uint8_t { kNo, kPerhaps, kYes };
 
 // Everything needed to undo or finish an operation without the process that ran it.
@@ -88,9 +88,8 @@ class Journal {
   // The claim ends with this object if Begin() is not called.
   Status Claim(const Operation& operation);
   // Writes the header, with this process's pid namespace, and gives the entry its name. Returns
-  // Returns kAborted if another operation works on one of the members; the message names it.
-  // Returns kFailedPrecondition if a killed command left an entry about one of the members; recover
-  // first.
+  // kAborted if another operation works on one of the members; the message names it. Returns
+  // kFailedPrecondition if a killed command left an entry about one of the members; recover first.
   Status Begin(const Operation& operation);
 
   Status PhaseBegins(const std::string& phase);

@@ -183,8 +183,8 @@ void Runner::NoteEnd(const std::string& name, bool succeeded) {
 }
 
 // Returns true if every thread of the step has ended or waits for something that is not ready. A
-// thread that waits for its own threads (base/parallel.h) does not wait here and counts as at work.
-// The caller holds the mutex.
+// thread that waits for its own threads (base/parallel.h) does not wait here, so it counts as
+// running. The caller holds the mutex.
 bool Runner::AllThreadsWait() const {
   return std::all_of(at_work_.begin(), at_work_.end(), [this](std::thread::id thread) {
     return std::any_of(waits_.begin(), waits_.end(),

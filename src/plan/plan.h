@@ -117,7 +117,7 @@ class Plan {
     Progress progress;
     // Called between phases before the commit; returning true undoes everything.
     std::function<bool()> cancelled;
-    // Replaces the timeout of every phase without keeps_timeout if positive.
+    // If positive, replaces the timeout of every phase without keeps_timeout.
     std::chrono::milliseconds timeout{0};
   };
   // Returns the account of a success, or an error. Everything was undone unless the error has

@@ -103,7 +103,7 @@ std::optional<uint64_t> ReadBytes(const std::string& path) {
   return bytes;
 }
 
-// Returns the bytes of file pages that the kernel can reclaim. Excludes tmpfs pages.
+// Returns how many bytes of file pages the kernel can reclaim. Excludes tmpfs pages.
 uint64_t Reclaimable(const std::string& folder) {
   auto text = ReadFile(folder + "/memory.stat", 1 << 16);
   std::istringstream lines(text.value_or(""));

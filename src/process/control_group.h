@@ -39,7 +39,7 @@ struct MemoryLeft {
   uint64_t bytes = kNoLimit;  // memory that can still be charged
   std::string limit_file;     // the file with the tightest limit, for messages
 
-  // Returns the bytes that may be allocated, less a reserve for Stasis itself. At the limit the
+  // Returns how many bytes may be allocated, less a reserve for Stasis itself. At the limit the
   // kernel kills a process of the group, possibly the user's program.
   uint64_t beyond_reserve() const;
 };

@@ -67,8 +67,8 @@ Status CheckNotThread(HostPid pid);
 
 struct OpenFile {
   int fd = -1;
-  std::string target;  // target of the link in /proc/PID/fd, for example "/dev/nvidia0" or
-                       // "pipe:[4711]"
+  // Target of the link in /proc/PID/fd, for example "/dev/nvidia0" or "pipe:[4711]".
+  std::string target;
 };
 Result<std::vector<OpenFile>> ReadOpenFiles(HostPid pid);
 

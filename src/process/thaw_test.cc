@@ -17,7 +17,7 @@
 namespace stasis::process {
 namespace {
 
-// A child in a group of its own of the machine's hierarchy of version 2.
+// A child process in a control group of its own (version 2).
 class ThawTest : public ::testing::Test {
  protected:
   void SetUp() override {

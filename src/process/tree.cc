@@ -20,7 +20,7 @@ constexpr int kMaxWalks = 21;
 
 // Returns the children of a process, including zombies, from the files that list the children of
 // each thread. Returns nothing if a thread ended meanwhile, because its children may then be
-// missing: they go over to another thread.
+// missing: the kernel makes them children of another thread.
 std::optional<std::vector<HostPid>> ReadChildren(HostPid pid) {
   const auto threads = ReadThreads(pid);
   if (!threads) return std::nullopt;

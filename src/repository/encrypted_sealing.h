@@ -1,4 +1,4 @@
-// The sealing of encrypted repositories (sealing.h), by seal.h.
+// Implements Sealing (sealing.h) for encrypted repositories, with the functions of seal.h.
 #pragma once
 
 #include <memory>

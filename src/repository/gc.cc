@@ -19,7 +19,7 @@ struct Garbage {
   std::map<PushId, std::map<std::string, uint64_t>> indexes;  // by key
 
   bool empty() const { return packs.empty() && indexes.empty(); }
-  // Leaves out what is needed.
+  // Removes all needed objects from this list.
   void Spare(const References& needed) {
     std::erase_if(packs, [&](const auto& pack) { return needed.packs.contains(pack.first); });
     std::erase_if(indexes, [&](const auto& index) { return needed.pushes.contains(index.first); });
@@ -79,8 +79,8 @@ Status Collector::ReportProgress() {
   return Fail(Code::kCancelled, "cancelled");
 }
 
-// The time in a damaged record is unknown. The time of the put replaces it, because no record is
-// put twice.
+// The time in a damaged record is unknown. The time at which the object was stored replaces it,
+// because no record is written twice.
 bool Collector::IsDamagedAndAbandoned(const Error& error, const objects::ObjectInfo& object) const {
   if (error.code != Code::kDataLoss || !object.put_unix_s) return false;
   const int64_t age_s = UnixNowNs() / 1'000'000'000 - *object.put_unix_s;
@@ -139,8 +139,8 @@ Result<Garbage> Collector::List() {
   return garbage;
 }
 
-// Leaves out what pushes need. A record that is gone was removed after its image had become
-// visible, or because the push failed.
+// Removes from `garbage` all that pushes need. A pending record that has disappeared is skipped: it
+// was removed after its image had become visible, or because the push failed.
 Status Collector::ReadPending(Garbage& garbage) {
   report_.pending = 0;
   STASIS_ASSIGN(const auto pending, repository_.List(kPendingPrefix, call_));
@@ -161,7 +161,7 @@ Status Collector::ReadPending(Garbage& garbage) {
   return {};
 }
 
-// Leaves out what images need.
+// Removes from `garbage` all that images need.
 Status Collector::ReadImages(Garbage& garbage) {
   report_.images = 0;
   STASIS_ASSIGN(const auto images, repository_.List(kImagesPrefix, call_));
@@ -189,8 +189,8 @@ Status Collector::Condemn(const Garbage& garbage) {
   condemned.written_unix_ns = UnixNowNs();
   for (const auto& [pack, bytes] : garbage.packs) condemned.packs.push_back(pack);
   for (const auto& [push, keys] : garbage.indexes) condemned.indexes.push_back(push);
-  // Under a new name: another gc may be about to delete the earlier record, which it takes for
-  // abandoned.
+  // Write the record under a new name: another gc may consider the earlier one abandoned and be
+  // about to delete it.
   const std::optional<GcId> before = id_;
   STASIS_ASSIGN(id_, GcId::Random());
   clock_.Written();

@@ -49,7 +49,7 @@ struct GcReport {
   uint64_t removed_records = 0;      // of killed pushes and gcs
   uint64_t leftovers = 0;            // of interrupted uploads
   std::vector<std::string> unknown;  // objects that are not part of the format, at most 100; kept
-  // Of all calls to the same ObjectStore during the gc.
+  // Totals of all calls to the same ObjectStore during the gc.
   uint64_t requests = 0;
   uint64_t retries = 0;
   uint64_t sent_bytes = 0;
@@ -58,8 +58,8 @@ struct GcReport {
 };
 
 // Deletes nothing if a record of a push or an image cannot be read, because it is then unknown what
-// they need. A damaged record of a push or a gc is removed if the store put it so long ago that the
-// process was killed. Returns the error of ObjectStore::CheckLists().
+// they need. A damaged record of a push or a gc is removed if it was stored so long ago that its
+// process must have been killed. Returns the error of ObjectStore::CheckLists().
 Result<GcReport> CollectGarbage(const Repository& repository, const GcOptions& options = {});
 
 }  // namespace stasis::repository

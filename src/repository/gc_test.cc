@@ -120,7 +120,7 @@ TEST_F(GcTest, RemovesADamagedRecordOnlyWhenItIsOld) {
 TEST_F(GcTest, KeepsAnOldRecordOfALaterVersion) {
   const PushId id = *PushId::Random();
   PutPending(id, {UnixNowNs(), {id}, {}});
-  // Another format version, with a right checksum.
+  // The record has another format version and a correct checksum.
   std::string record = objects_.Objects()[PendingKey(id)];
   record = *sealing_->OpenObject(PendingKey(id), record, "");
   record[8] += 1;
@@ -176,7 +176,7 @@ TEST_F(GcTest, NamesUnknownObjectsAndKeepsThem) {
   EXPECT_EQ(Keys().size(), 5u);
 }
 
-// A push that looked before the gc condemned, and publishes before the gc looks again.
+// Simulates a push that looked before the gc condemned, and publishes before the gc looks again.
 TEST_F(GcTest, LooksAgainAfterItHasCondemned) {
   MustPush("first", MakeContents(1));
   const auto objects = objects_.Objects();

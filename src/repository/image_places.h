@@ -14,7 +14,7 @@ namespace stasis::repository {
 class ImagePlaces {
  public:
   // Reads the indexes of all pushes that the image needs. Returns kDataLoss if one is missing or
-  // damaged, or lacks a unit that the image needs or has it in another length. Returns
+  // damaged, or does not have a unit that the image needs with the right length. Returns
   // kResourceExhausted if the tables of all packs have more than `max_groups` groups. `record` must
   // outlive the object.
   static Result<ImagePlaces> Read(const Repository& repository, const ImageRecord& record,

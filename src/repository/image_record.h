@@ -28,7 +28,8 @@ struct StoredRun {
 
 struct ImageRecord {
   int64_t pushed_unix_ns = 0;
-  // As it was pushed, but without packs: all runs of ranges and page files are zero units.
+  // The manifest as it was pushed, but without packs: all runs of ranges and page files are zero
+  // units.
   store::Manifest manifest;
   std::vector<PackId> packs;  // all that the image needs, each once
   // The runs of each sequence: device ranges, then page files, then files.
@@ -50,7 +51,7 @@ struct Sequence {
   uint32_t unit_bytes;
 
   uint64_t units() const { return size_bytes / unit_bytes + (size_bytes % unit_bytes != 0); }
-  // The bytes of one unit.
+  // Returns the size of one unit in bytes.
   uint32_t UnitBytes(uint64_t unit) const {
     const uint64_t rest = size_bytes - unit * unit_bytes;
     return rest < unit_bytes ? static_cast<uint32_t>(rest) : unit_bytes;

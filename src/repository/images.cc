@@ -25,7 +25,7 @@ tl::unexpected<Error> NoSuchImage(const Repository& repository, const std::strin
               fmt::format("{} has no image {}", repository.store().Name(), name));
 }
 
-// Returns whether an error says that something of the image is damaged, and not that a request
+// Returns whether an error means that a part of the image is damaged, rather than that a request
 // failed.
 bool IsFinding(const Error& error) {
   return error.code == Code::kDataLoss || error.code == Code::kUnimplemented ||
@@ -138,7 +138,7 @@ class Verifier {
     if (options_.names == nullptr) return {};
     return CheckUnitName(names_, *options_.names, places, stored, plain);
   }
-  // Adds a finding. Returns any other error.
+  // Adds `status` to the findings if it means damage. Returns it if it is any other error.
   Status Note(Status status);
 
   const Repository& repository_;

@@ -171,7 +171,7 @@ TEST_F(KeysTest, AFailedCommandIsReportedWithItsReasonAndWithoutItsOutput) {
   EXPECT_EQ(CommandError("true").code, Code::kInvalidArgument);
 }
 
-// An endless output, and one that is complete before it is read.
+// Tests an endless output, and one that is complete before it is read.
 TEST_F(KeysTest, ACommandThatPrintsTooMuchIsKilled) {
   for (const char* command : {"yes", "head -c 5000 /dev/zero", "yes >&2 & yes"}) {
     const Error error = CommandError(command);
@@ -190,7 +190,8 @@ TEST_F(KeysTest, ACommandThatHangsIsKilledWithItsChildren) {
   EXPECT_EQ(error.code, Code::kDeadlineExceeded);
   auto pid = ReadFile(pid_file);
   ASSERT_TRUE(pid) << "the command did not start in time";
-  // SIGKILL was sent to the group before the shell was reaped; the kernel may still be at work.
+  // SIGKILL was sent to the group before the shell was reaped, but the kernel may need a moment to
+  // end the processes.
   const auto gone = Deadline::In(std::chrono::seconds(20));
   auto is_running = [&] {
     auto stat = ReadFile("/proc/" + pid->substr(0, pid->size() - 1) + "/stat");

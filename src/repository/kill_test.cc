@@ -62,8 +62,8 @@ class Gate {
   bool is_busy_ = false;
 };
 
-// The object store of one process. From request `lives` on the process is dead: its requests do not
-// reach the store. The last one may have reached it.
+// The object store of one process, which is killed at its request number `lives`. This request may
+// still reach the store, but returns an error; later ones do not reach it.
 class MortalStore final : public objects::ObjectStore {
  public:
   MortalStore(MemoryStore& store, Gate& gate, std::optional<unsigned> lives)

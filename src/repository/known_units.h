@@ -19,8 +19,8 @@ namespace stasis::repository {
 
 class KnownUnits {
  public:
-  // Limits of what is kept from all indexes. Packs beyond them are not used, and a note reports
-  // this.
+  // Limits of the data that is kept from all indexes. Packs beyond them are not used, and a note
+  // reports this.
   struct Limits {
     uint64_t units = 2 * kMaxIndexNames;  // about 32 bytes each
     uint64_t groups = kMaxIndexGroups;
@@ -40,7 +40,7 @@ class KnownUnits {
   // Returns nullptr if the repository does not have the unit with this name and length.
   const Unit* Find(const Id128& name, uint32_t bytes) const;
   const PackId& PackOf(uint32_t pack) const { return packs_[pack].id; }
-  // The bytes of the objects of all these packs.
+  // Returns the object size in bytes of each pack.
   std::map<PackId, uint64_t> ObjectBytes() const;
 
   // Records that the new image wants a unit.

@@ -93,7 +93,7 @@ Result<OpenedRepository::Created> OpenedRepository::Create(Registration& registr
       STASIS_ASSIGN(known_text, SealKnownText(found->key));
     }
     STASIS_TRY(CreateRepository(*store, registration.encrypted, known_text, access.call));
-    // Another host may have created it at the same time: the one that is there now counts.
+    // Read it again: another host may have created a repository there at the same time.
     info = ReadRepositoryInfo(*store, access.call);
     result.created = true;
   }

@@ -18,7 +18,7 @@
 
 namespace stasis::repository {
 
-// What opening needs from the caller.
+// The caller's settings for opening a repository.
 struct Access {
   const Paths& paths;
   KeySettings keys;

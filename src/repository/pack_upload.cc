@@ -19,7 +19,7 @@ constexpr uint32_t kLeastSaving = 16;  // one sixteenth
 // cache meanwhile.
 constexpr uint64_t kSealGroupBytes = 1 << 20;
 
-// Moves a unit to `to`, compressed if that makes it smaller. Returns its stored bytes. `to` may be
+// Moves a unit to `to`, compressed if that makes it smaller. Returns its stored size. `to` may be
 // where the unit is, or before it.
 uint32_t Store(std::string_view plain, store::Codec codec, char* to) {
   const uint32_t bytes = static_cast<uint32_t>(plain.size());

@@ -41,7 +41,7 @@ constexpr Objects Own(size_t push, unsigned round) {
 }
 
 enum Step : uint8_t {
-  // of a push
+  // Steps of a push:
   kLook,
   kWritePending,
   kPutPacks,
@@ -52,7 +52,7 @@ enum Step : uint8_t {
   kListIndexes,
   kPublish,
   kRemovePending,
-  // of a gc
+  // Steps of a gc:
   kGcListPacks,
   kGcListIndexes,
   kGcFirstLook,
@@ -62,7 +62,7 @@ enum Step : uint8_t {
   kGcReadImages,
   kGcDelete,
   kGcRemoveRecord,
-  // of a deletion
+  // The step of a deletion:
   kDeleteImage,
   kDone,
   kDead,

@@ -46,7 +46,7 @@ struct PullReport {
   uint64_t image_bytes = 0;    // of units that are not zero, with repetitions
   uint64_t fetched_bytes = 0;  // of units that were fetched, uncompressed
   uint64_t shared_bytes = 0;   // of units that local images had
-  // Of all calls to the same ObjectStore during the pull.
+  // Totals of all calls to the same ObjectStore during the pull.
   uint64_t received_bytes = 0;
   uint64_t requests = 0;
   uint64_t retries = 0;

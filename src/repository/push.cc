@@ -55,7 +55,7 @@ class Pusher {
   Status Publish();
   void RemovePending();
   Status CheckPublished();
-  // A progress callback that also interrupts requests under way.
+  // Returns a progress callback that also interrupts requests in progress.
   Progress Watched();
 
   const Repository& repository_;
@@ -127,11 +127,12 @@ Status Pusher::WritePending() {
     if (!own_.contains(pack.push)) pending.packs.push_back(pack);
   }
   pending.own.assign(own_.begin(), own_.end());
-  // Under a new name: a gc may be about to delete the earlier record, which it takes for abandoned.
+  // Write the record under a new name: a gc may consider the earlier one abandoned and be about to
+  // delete it.
   const PushId before = pending_;
   const bool replaces = is_pending_;
   STASIS_ASSIGN(pending_, PushId::Random());
-  clock_.Written();  // before the request, which may take long
+  clock_.Written();  // before the request, which may take a long time
   is_pending_ = true;
   STASIS_TRY(
       repository_.Write(RecordKind::kPending, PendingKey(pending_), EncodePending(pending), call_));
@@ -212,7 +213,7 @@ Status Pusher::PutAll() {
     STASIS_TRY(WritePending());
     STASIS_TRY(PutPacks(packs));
     STASIS_TRY(PutIndex(packs));
-    // The upload may have taken longer than others believe that this process lives.
+    // The upload may have taken so long that others consider the pending record abandoned.
     if (!clock_.IsValid()) STASIS_TRY(WritePending());
     STASIS_ASSIGN(auto lost, AskCondemned());
     STASIS_ASSIGN(auto missing, AskPresent());

@@ -54,7 +54,7 @@ struct PushReport {
   uint64_t new_bytes = 0;    // of those that were uploaded, before compression
   uint64_t packs = 0;        // uploaded
   uint64_t repairs = 0;      // rounds of uploads because a gc had deleted units
-  // Of all calls to the same ObjectStore during the push.
+  // Totals of all calls to the same ObjectStore during the push.
   uint64_t sent_bytes = 0;
   uint64_t requests = 0;
   uint64_t retries = 0;

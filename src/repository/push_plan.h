@@ -32,9 +32,9 @@ class PushPlan {
   // Removes the places of all units in these packs. PlaceRest then gives them new ones.
   void Lose(const std::set<PackId>& packs);
 
-  // All packs that the image needs.
+  // Returns all packs that the image needs.
   std::vector<PackId> Packs() const;
-  // Packs and runs for the image's record.
+  // Sets the packs and runs of the image's record.
   void Describe(ImageRecord& image) const;
 
   uint64_t total_bytes() const { return total_bytes_; }  // of different units

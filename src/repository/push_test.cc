@@ -68,13 +68,13 @@ TEST_F(PushTest, OfAnEqualImageUploadsNoUnits) {
 TEST_F(PushTest, OfAnotherHostSharesUnitsIfTheNamesAreComputedWithTheRepositorysSecret) {
   const Contents contents = MakeContents(1);
   MustPush("first", contents);
-  // The other host's images have names of its own.
+  // The other host's image has unit names that were made with another secret.
   const std::string path = WriteImage(local_.path(), "other", contents, NamesOf(9));
   auto image = store::ImageReader::Open(path);
   auto report = Push(repository_, **image, "other", PushWith(names_));
   ASSERT_TRUE(report) << report.error().ToString();
   EXPECT_EQ(report->new_bytes, 0u);
-  // With names of another secret nothing is known.
+  // With names made with another secret, no unit of the repository is recognised.
   const auto foreign = NamesOf(9);
   report = Push(repository_, **image, "third", PushWith(foreign));
   ASSERT_TRUE(report) << report.error().ToString();

@@ -36,7 +36,7 @@ constexpr int kRounds = 30;
 constexpr uint32_t kSeed = 1;
 constexpr size_t kBlocks = 12'000;  // 94 MiB: two packs
 constexpr uint64_t kBytesPerSecond = 48u << 20;
-// Of an operation whose server does not come back.
+// How long an operation may continue after the kill if the server is not started again.
 constexpr std::chrono::seconds kPatience{4};
 
 // Kills the server after a delay, on a thread of its own.

@@ -102,7 +102,7 @@ class RangeReader {
               std::span<const store::RangeOutput> outputs, const UnitJobs::Placed& placed)
       : repository_(repository), places_(places), outputs_(outputs), placed_(placed) {}
 
-  // Adds a range of the image. `present` has the units whose bytes the output has.
+  // Adds a range of the image. `present` has the units whose bytes are already in the output.
   void Add(uint32_t output, const Sequence& sequence, const std::vector<StoredRun>& runs,
            const std::vector<StoredUnit>& present);
   Status Run(const std::function<bool()>& go_on);
@@ -131,7 +131,7 @@ class RangeReader {
   std::atomic<uint64_t> done_{0};
 };
 
-// Extends the last job if it ends here.
+// Extends the last job if it ends where this one begins, and adds a new job otherwise.
 void RangeReader::AddWithoutRequest(StreamJob::Kind kind, const UnitJobs::Place& place,
                                     uint64_t bytes) {
   if (!jobs_.empty()) {

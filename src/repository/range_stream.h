@@ -19,8 +19,9 @@ class RangeStream final : public store::RangeSource {
                                                    const objects::CallOptions& call);
 
   // Each unit is checked by its tag, which binds it to its place in the pack; the record, which is
-  // sealed too, says where in the image it belongs. Units that the earlier image has in the same
-  // place of the range that is in the output are not read again (store::RangeOutput).
+  // sealed too, says where in the image it belongs. If an output already has a range of the earlier
+  // image (store::RangeOutput), units that are the same in the same place of both ranges are not
+  // read.
   Status Read(std::span<const size_t> ranges, std::span<const store::RangeOutput> outputs,
               const store::UnitJobs::Placed& placed,
               const std::function<bool()>& go_on) const override;

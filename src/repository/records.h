@@ -20,7 +20,8 @@ namespace stasis::repository {
 struct RepositoryInfo {
   Id128 id;
   bool is_sealed = false;
-  // What the sealing needs to recognise its key; never a secret. At most kMaxParameterBytes.
+  // Data by which the sealing recognises its key. It contains no secret and has at most
+  // kMaxParameterBytes.
   std::string parameters;
 };
 std::string EncodeInfo(const RepositoryInfo& info);

@@ -59,7 +59,7 @@ std::string Encode(const Registration& r) {
   return document.dump(2) + "\n";
 }
 
-// Returns zeros for a text that is no id.
+// Returns zeros for a text that is not an id.
 Id128 IdOf(const std::string& hex) {
   const std::string bytes = BytesOfHex(hex);
   return bytes.size() == Id128::kBytes ? Id128::FromRaw(bytes.data()) : Id128();

@@ -25,7 +25,8 @@ struct Registration {
   std::string profile;                // of ~/.aws; empty: the default one
   uint64_t max_bytes_per_second = 0;  // 0: no limit
 
-  // The values when the repository was added. If it has other values now, it was replaced.
+  // The repository's id and encryption when it was added. If they differ now, the repository was
+  // replaced.
   Id128 id;
   bool encrypted = true;
   // Images pulled from it are restored without --trust-image.
@@ -37,15 +38,15 @@ struct Registration {
   bool operator==(const Registration&) const = default;
 };
 
-// The same rule as for a job: [a-z][a-z0-9._-]*, at most 63 characters.
+// Returns true if `name` matches [a-z][a-z0-9._-]* and has at most 63 characters.
 bool IsRepositoryName(std::string_view name);
 
 // Returns kInvalidArgument for a wrong name, or kNotFound with the names that exist.
 Result<Registration> FindRegistration(const Paths& paths, const std::string& name);
-// Returns the names of all, sorted.
+// Returns the names of all registered repositories, sorted.
 Result<std::vector<std::string>> RegisteredNames(const Paths& paths);
-// Returns all, by name. Returns an error if one is damaged, because commands would otherwise use
-// another place than the user expects.
+// Returns all registrations, sorted by name. Returns an error if one is damaged, because commands
+// could otherwise use another repository than the user expects.
 Result<std::vector<Registration>> ListRegistrations(const Paths& paths);
 // Returns kAlreadyExists if the name is taken, and kInvalidArgument for wrong values.
 Status AddRegistration(const Paths& paths, const Registration& registration);

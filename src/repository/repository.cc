@@ -21,7 +21,7 @@ Result<T> WithNextStep(Result<T> record, const char* process) {
   return record;
 }
 
-// Adds the name of the object to an error of its decoding.
+// Adds the object's name to an error of decoding it.
 template <class T>
 Result<T> Named(Result<T> decoded, const std::string& what) {
   if (!decoded && decoded.error().code == Code::kDataLoss) {

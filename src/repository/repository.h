@@ -47,7 +47,7 @@ class Repository {
   Status Write(RecordKind kind, const std::string& key, std::string_view body,
                const objects::CallOptions& call) const;
 
-  // The same, decoded.
+  // Each of these reads a record like Read and decodes its body.
   Result<ImageRecord> ReadImage(const std::string& name, const objects::CallOptions& call) const;
   Result<std::vector<PackTable>> ReadPlace(const PushId& push,
                                            const objects::CallOptions& call) const;

@@ -36,7 +36,7 @@ inline store::UnitNames NamesOf(uint8_t seed) {
   return store::UnitNames(secret);
 }
 
-// What a restore reads from an image.
+// The contents of an image that a restore reads.
 struct Contents {
   std::string gpu;    // of one range
   std::string pages;  // of cpu/pages-1.img

@@ -82,7 +82,7 @@ Status Gcm::Begin(uint64_t number, std::string_view associated) {
   std::array<uint8_t, kNonceBytes> nonce{};
   std::memcpy(nonce.data() + kNonceBytes - sizeof number, &number, sizeof number);
   int done = 0;
-  // -1 keeps the direction.
+  // The argument -1 keeps the direction (encrypt or decrypt).
   if (::EVP_CipherInit_ex(context_.get(), nullptr, nullptr, nullptr, nonce.data(), -1) == 1 &&
       ::EVP_CipherUpdate(context_.get(), nullptr, &done,
                          reinterpret_cast<const unsigned char*>(associated.data()),
@@ -179,7 +179,7 @@ Result<PackOpener> PackOpener::Create(const MasterKey& master, const Id128& pack
   return PackOpener(pack, std::move(gcm));
 }
 
-// The unit is useless, so nothing of it may be taken for data.
+// The unit is invalid. Clears what was decrypted, so that none of it can be taken for data.
 tl::unexpected<Error> PackOpener::Refuse(const std::string& why) {
   std::fill(plain_.begin(), plain_.end(), '\0');
   begun_ = false;

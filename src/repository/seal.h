@@ -140,8 +140,8 @@ Result<std::string> SealObject(const MasterKey& master, std::string_view purpose
 Result<std::string> OpenObject(const MasterKey& master, std::string_view purpose,
                                std::string_view sealed, const std::string& what);
 
-// Returns a sealed text that is known. A repository keeps it, so that a wrong key is reported
-// before anything else is done.
+// Seals a text that every Stasis knows. A repository keeps the result, so that a wrong key is
+// reported before anything else is done.
 Result<std::string> SealKnownText(const MasterKey& master);
 // Returns the errors of OpenObject.
 Status CheckKnownText(const MasterKey& master, std::string_view sealed, const std::string& what);

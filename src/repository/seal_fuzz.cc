@@ -1,6 +1,6 @@
-// Reads the input as the text of a key and as an encrypted object, once more as an object with a
-// corrected header, which must reach the decryption and be refused, and as the lengths of the
-// pieces in which a good unit arrives.
+// Reads the input as the text of a key, as an encrypted object, and as the lengths of the pieces in
+// which an undamaged unit arrives. Also corrects the header of the object, so that it reaches the
+// decryption, which must reject it.
 #include "repository/seal.h"
 
 #include <algorithm>

@@ -12,7 +12,7 @@
 namespace stasis::repository {
 namespace {
 
-// A key of which every byte is `first` more than its place.
+// Returns a key with the bytes `first`, `first` + 1, and so on.
 MasterKey Key(uint8_t first = 0) {
   SecretBytes bytes;
   for (size_t i = 0; i < kKeyBytes; ++i) bytes.data()[i] = static_cast<uint8_t>(first + i);
@@ -57,8 +57,8 @@ Sealed SealUnits(const std::vector<std::string>& plain, const MasterKey& master 
   return sealed;
 }
 
-// The following values are from Python's `cryptography` 38, by the rules in the headers; the HKDF
-// also from the `openssl kdf` command.
+// The following values were computed with Python's `cryptography` 38 by the rules in the headers,
+// the HKDF also with the `openssl kdf` command.
 TEST(MasterKeyTest, DerivedKeysAreThoseOfTheFormat) {
   const MasterKey key = Key();
   EXPECT_EQ(key.id().Hex(), "4a842777d7624912ee61fb2538ce6e50");
@@ -154,7 +154,7 @@ TEST(SealTest, AUnitHasExactlyTheAnnouncedBytes) {
   EXPECT_FALSE(sealer->Finish(out.data() + 3));
 }
 
-// Pieces as a receive buffer gives them, which also cut the tag.
+// The unit arrives in pieces, as from a receive buffer. Some pieces end within the tag.
 TEST(SealTest, AUnitIsOpenedFromPiecesOfAnyLength) {
   const std::string unit = Bytes(1000);
   const Sealed sealed = SealUnits({Bytes(50), unit});
@@ -229,7 +229,7 @@ TEST(SealTest, AChangedUnitIsRefused) {
     ExpectRefused(opener, 0, sealed.units[0].substr(0, size), 100, "is cut");
   }
   ExpectRefused(opener, 0, sealed.units[0] + "x", 100, "has 117 bytes instead of 116");
-  // Another length of the unit, which a manifest could have.
+  // A manifest could claim another length for the unit.
   ExpectRefused(opener, 0, sealed.units[0].substr(0, 66), 50, "it was changed or exchanged");
   std::string plain(100, '\0');
   EXPECT_TRUE(opener.Open(0, sealed.units[0], plain)) << "the context is still usable";

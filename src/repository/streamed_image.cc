@@ -35,7 +35,7 @@ Result<std::unique_ptr<StreamedImage>> StreamedImage::Open(const Repository& rep
   STASIS_ASSIGN(image->stream_,
                 RangeStream::Open(repository, name, {options.deadline, options.stop}));
   // A push may have replaced the image meanwhile, and a hostile server may give two answers. The
-  // ranges of the pulled manifest say how much memory there is for those of the record.
+  // arenas are allocated by the pulled manifest, so its ranges must be those of the record.
   STASIS_ASSIGN(const auto pulled, store::ImageReader::OpenWithoutRanges(image->path()));
   const store::Manifest& manifest = pulled->manifest();
   const store::Manifest& streamed = image->stream_->record()->manifest;
@@ -49,7 +49,7 @@ Result<std::unique_ptr<StreamedImage>> StreamedImage::Open(const Repository& rep
 
 StreamedImage::~StreamedImage() {
   if (hidden_.name.empty()) return;
-  // A sweep removes what this leaves.
+  // Errors are ignored, because a sweep removes the folder later.
   if (auto folder = store::OpenFolder(store_)) {
     (void)store::RemoveHidden(folder->get(), store_, hidden_.name);
   }

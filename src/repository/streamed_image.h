@@ -26,7 +26,7 @@ class StreamedImage {
   ~StreamedImage();
   StreamedImage(const StreamedImage&) = delete;
 
-  // For ImageReader::OpenWithoutRanges.
+  // The image's path. Open it with ImageReader::OpenWithoutRanges.
   const std::string& path() const { return report_.path; }
   // The memory of the GPUs; nullptr if the image has none.
   const store::RangeSource* ranges() const {

@@ -44,7 +44,7 @@ class StreamedImageTest : public testing::RepositoryTest {
   std::atomic<uint64_t> placed_{0};
 };
 
-// Units that are zero, and units that are the same.
+// Returns contents with zero units and with equal units.
 Contents WithRepetitions() {
   constexpr size_t kBlock = testing::kTestBlock;
   Contents contents = MakeContents(1);
@@ -162,7 +162,7 @@ TEST_F(StreamedImageTest, TheRestIsInAHiddenFolderThatIsRemoved) {
   EXPECT_THAT(*ListDir(store_.path()), IsEmpty());
 }
 
-// Its ranges would be read as zeros.
+// Another reader would read the ranges of this image as zeros.
 TEST_F(StreamedImageTest, NothingElseOpensIt) {
   MustPush("llama", MakeContents(1));
   const auto image = Open();
@@ -196,7 +196,8 @@ TEST_F(StreamedImageTest, AMissingPackIsNoticed) {
   EXPECT_EQ(Read(**image, memory).error().code, Code::kDataLoss);
 }
 
-// The record is read twice, and the second one says how much is written to the arenas.
+// The record is read twice. The second one determines how much is written to the arenas, so it must
+// not differ from the first.
 TEST_F(StreamedImageTest, AServerThatGivesTwoAnswersIsRefused) {
   MustPush("llama", MakeContents(1));
   auto record = repository_.ReadImage("llama", {});

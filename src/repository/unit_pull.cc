@@ -120,7 +120,7 @@ Status UnitPuller::Fetch(std::vector<Wanted> wanted) {
 }
 
 Status UnitPuller::FetchRangeOf(const FetchRange& range, const std::vector<Wanted>& wanted) {
-  // Not the thread's own buffer: another thread may deliver the units.
+  // Do not use a buffer of this thread, because another thread may deliver the units.
   store::ThreadBuffer<store::kMaxExtentBytes> memory;
   Batch batch{memory.data()};
   auto received = [&](uint32_t unit, std::string_view plain) -> Status {

@@ -19,7 +19,7 @@ class JobFolder {
   // Allocates the space of the exit record in advance.
   Status ReserveExit();
   // Records the processes of the job. Earlier exit.json and `dumped` files become invalid, because
-  // they name other processes. `log` identifies the log file independent of its name.
+  // they name other processes. `log` identifies the log file independently of its name.
   Status RecordProcesses(const process::ProcessId& shim, const process::ProcessId& root,
                          const FileId& log);
   // Records how `root` ended, and releases the lock.

@@ -96,7 +96,7 @@ int Shim::Main() {
   Step step = Step::kStart;
   Status started = Start(&step);
   if (!started) {
-    // The program does not run: its exec has failed, or it was never started. Only helpers may be
+    // The program is not running: its exec has failed, or it was never started. Only helpers may be
     // left.
     KillDescendants(criu_);
     terminal_.StopListening();

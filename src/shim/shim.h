@@ -88,8 +88,9 @@ class Shim {
   bool committed_ = false;  // the tree belongs to the job
   bool recorded_ = false;   // exit.json was written
   bool childless_ = false;
-  std::map<pid_t, int> ended_;  // restore: children that exited before the root was named; it may
-                                // be among them
+  // restore: the wait statuses of children that exited before the starter named the root, which may
+  // be one of them.
+  std::map<pid_t, int> ended_;
 };
 
 }  // namespace stasis::shim

@@ -22,8 +22,8 @@ enum class Compression : uint8_t { kNone, kLz4, kZstd, kAuto };
 // Parses "none", "lz4", "zstd" or "auto"; returns kInvalidArgument for anything else.
 Result<Compression> ParseCompression(const std::string& text);
 
-// Returns the bytes written to `out`; 0 if the compressed `block` does not fit in `capacity` bytes.
-// `codec` must not be kNone.
+// Returns the number of bytes written to `out`, or 0 if the compressed `block` does not fit in
+// `capacity` bytes. `codec` must not be kNone.
 size_t Compress(Codec codec, std::string_view block, char* out, size_t capacity);
 
 // Writes exactly `size` bytes to `out`, never more. Returns kDataLoss if `stored` decompresses to

@@ -1,4 +1,4 @@
-// The choice of a codec, with simulated times of a storage and a processor.
+// Tests the choice of a codec, with simulated times of a storage and a processor.
 #include "store/codec_choice.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,8 @@ struct Machine {
   double lz4, zstd;  // bytes a second of one thread
 };
 
-// The compressed part of the length of a block, by block number.
+// Returns the compression ratio of a block with this number: its compressed size divided by its
+// size.
 using Ratio = std::function<double(size_t block)>;
 
 struct Run {

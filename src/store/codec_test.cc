@@ -12,7 +12,7 @@ namespace {
 
 using testing::Noise;
 
-// Returns bytes of which half are small numbers, as in many tensors.
+// Returns noise in which half of the bytes are zero, as in many tensors.
 std::string HalfNoise(size_t size) {
   std::string data = Noise(size);
   for (size_t i = 0; i < size; ++i) data[i] = i % 32 < 16 ? '\0' : data[i];

@@ -22,8 +22,8 @@ struct EarlierQuery {
   Id128 key_id;        // of the unit names; names by other keys cannot be compared
   std::string job_id;  // images of this job come first; may be empty
   uint32_t uid = 0;    // only images of programs of this user
-  // If not empty, only images that were written with one of these keys. The index of a foreign pack
-  // might list names that do not match its contents.
+  // If not empty, only images that were written with one of these keys are used: the index of a
+  // foreign pack might list names that do not match its contents.
   std::vector<OriginKey> origins;
 };
 

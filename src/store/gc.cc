@@ -204,8 +204,8 @@ Status Collector::ReadImages() {
     // have more hard links than are found here, so they are left alone.
     if (!folder) continue;
     image->folder = std::move(*folder);
-    // This image's packs by path. Its manifest is dropped in the same iteration, so only one is in
-    // memory at a time.
+    // The packs of this image by path. The image's manifest is freed at the end of this iteration,
+    // so only one manifest is in memory at a time.
     std::map<std::string, SeenPack*> packs_here;
     auto reader = ImageReader::Open(store_ + "/" + image->name, ImageReader::Deletion::kAllowed);
     auto fd = OpenBeneath(image->folder.get(), kPacksFolder, O_RDONLY | O_DIRECTORY);
@@ -233,7 +233,8 @@ Status Collector::ReadImages() {
   return {};
 }
 
-// Adds the units that an image needs to its packs. Reads its references once for all packs.
+// Records in each pack of an image which units the image needs. Reads the image's references only
+// once for all packs.
 void Collector::AddNeeds(const Manifest& manifest, const std::map<std::string, SeenPack*>& packs) {
   std::vector<SeenPack*> seen(manifest.packs.size());  // nullptr: the file is missing
   std::set<std::string> listed;

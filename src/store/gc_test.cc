@@ -40,7 +40,7 @@ TEST_F(SharedUnitsTest, GcFreesExactlyWhatNoImageRefersTo) {
   // Dump the old contents again: holes must not be mistaken for blocks.
   EXPECT_EQ(Dump("c", memory), 20u * kBlock);
   ExpectIntact("c", memory);
-  // A dump after a gc need not read what the gc did not write.
+  // gc keeps the modification time of the pack, so the next dump need not check the other units.
   auto options = Options();
   options.always_check_bytes = 0;
   EXPECT_EQ(Dump("d", changed, options), 0u);
@@ -100,7 +100,7 @@ TEST_F(SharedUnitsTest, GcLeavesPacksAloneWhoseNeedsAreUnknown) {
   Dump("c", changed);
   std::string file = store_ / "b/" + Packs("a")[0].path();
 
-  // A copy by hard links, outside of the store.
+  // Copy the image by hard links to a folder outside of the store.
   TempStore elsewhere;
   ASSERT_EQ(::system(("cp -al " + store_ / "a" + " " + elsewhere / "a").c_str()), 0);
   ASSERT_TRUE(DeleteImage(store_ / "a"));

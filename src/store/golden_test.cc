@@ -47,7 +47,7 @@ std::string GoldenMemory() {
   return Noise(kBlock, 1) + BlockOf('L') + std::string(kBlock, '\0') + BlockOf('Z') + BlockOf('L') +
          Noise(kBlock, 4) + Noise(4096 + 40, 2);
 }
-// The same kinds of pages.
+// Pages of the same kinds, except a short one.
 std::string GoldenPages() {
   return PageOfNoise(11) + PageOf('L') + std::string(2 * kPageBytes, '\0') + PageOf('Z') +
          PageOf('z') + PageOfNoise(12) + PageOf('L') + PageOfNoise(13);

@@ -11,7 +11,7 @@ class ImageRanges final : public RangeSource {
   // `image` must outlive this object.
   explicit ImageRanges(const ImageReader& image) : image_(image) {}
 
-  // Knows no earlier image.
+  // Reads everything: this source knows no earlier image (RangeOutput::earlier_range).
   Status Read(std::span<const size_t> ranges, std::span<const RangeOutput> outputs,
               const UnitJobs::Placed& placed, const std::function<bool()>& go_on) const override;
 

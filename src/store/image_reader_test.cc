@@ -135,7 +135,7 @@ TEST_F(ReaderTest, FilesThatAreNotRegularAreFoundAndNeverFollowed) {
   EXPECT_EQ(Findings(),
             "cpu/pages-1.img cannot be read: cpu/pages-1.img is a FIFO, not a regular file\n");
 
-  // The same for a whole folder and for the manifest.
+  // A link in place of a folder or of the manifest is rejected too.
   std::string cpu = path_ + "/cpu";
   ASSERT_EQ(::rename(cpu.c_str(), (store_ / "cpu").c_str()), 0);
   ASSERT_EQ(::symlink((store_ / "cpu").c_str(), cpu.c_str()), 0);

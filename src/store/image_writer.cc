@@ -39,7 +39,7 @@ Result<UniqueFd> MakeFolderAt(int parent_fd, const std::string& name) {
 
 }  // namespace
 
-// Passed from step to step of one Commit.
+// The data that the steps of one Commit share.
 struct ImageWriter::Commitment {
   Manifest& manifest;
   const CommitOptions& options;

@@ -48,7 +48,7 @@ struct CommitOptions {
 struct RemovalOptions {
   // Called after each removed file, as a sign that the file system of the store is not hung.
   std::function<void()> removed;
-  // As in CommitOptions.
+  // Called before each step, like CommitOptions::before_step.
   std::function<Status(std::string_view step)> before_step;
 };
 
@@ -84,7 +84,7 @@ class ImageWriter {
   // Creates the file of a new pack, `pack.path()`, empty (pack.h). Commit refuses packs without an
   // index and packs that the manifest does not list.
   Result<UniqueFd> AddPack(const Pack& pack);
-  // Moves the file `name`, which CRIU wrote and which has got an index, to `pack.path()`.
+  // Moves the file `name` to `pack.path()`. CRIU wrote this file, and an index was appended to it.
   Status AdoptPack(const std::string& name, const Pack& pack);
   // Adds a hard link to the pack `pack.path()` of another image of this store. Holds a shared lock
   // on the pack until this image is committed or this object is destroyed, so that gc does not

@@ -133,7 +133,7 @@ void ForEachRun(const std::vector<UnitRun>& runs, uint32_t unit_bytes, uint64_t 
     at += bytes;
   }
 }
-// Returns the bytes of a sequence that are in zero units.
+// Returns how many bytes of a sequence are in zero units.
 uint64_t ZeroBytes(const std::vector<UnitRun>& runs, uint32_t unit_bytes, uint64_t size_bytes);
 
 // A file of CRIU that is stored as pages in packs. A restore writes the file again.

@@ -17,8 +17,8 @@ tl::unexpected<Error> Broken(std::string message) {
 
 bool IsControl(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 
-// Returns the bytes of the character at the beginning of `text`; 0 if it is not valid UTF-8 or
-// controls a terminal (C0, DEL, C1).
+// Returns the length in bytes of the character at the beginning of `text`, or 0 if it is not valid
+// UTF-8 or controls a terminal (C0, DEL, C1).
 size_t PrintableLength(std::string_view text) {
   auto first = static_cast<unsigned char>(text.front());
   if (first < 0x80) return IsControl(text.front()) ? 0 : 1;

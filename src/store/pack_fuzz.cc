@@ -157,7 +157,8 @@ void ReadAll(const std::string& bytes) {
   FuzzCheck(jobs.Add(0, 0, static_cast<uint32_t>(units)) == logical);
   jobs.Plan(UnitJobs::Order::kPacks);
   FuzzCheck(jobs.Used()[0].units == units);
-  // The libraries of the codecs are not compiled with a sanitizer; the guard finds their overruns.
+  // The compression libraries are not compiled with a sanitizer, so guard bytes after the buffer
+  // detect writes beyond its end.
   std::vector<char> out(logical + kGuardBytes, kGuard);
   char* const outputs[] = {out.data()};
   for (size_t i = 0; i < jobs.size(); ++i) {

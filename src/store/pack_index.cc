@@ -25,7 +25,7 @@ constexpr size_t kFooterBytes = 128;
 constexpr size_t kFlushBytes = 4 << 20;
 constexpr size_t kIndexReadBytes = 1 << 20;
 
-// Writes text piece by piece, and computes its checksum.
+// Writes the bytes of an index piece by piece, and computes their checksum.
 class Tail {
  public:
   Tail(int fd, uint64_t offset) : fd_(fd), offset_(offset) {}

@@ -53,7 +53,7 @@ struct PackIndex {
   void Add(const Extent& extent, std::span<const PackUnit> extent_units);
   // The extent that contains the unit.
   const Extent& ExtentOf(uint32_t unit) const;
-  // Returns the logical bytes of `count` units from `first` on. All of them must be in this extent.
+  // Returns the logical size of `count` units from `first` on. All of them must be in this extent.
   uint64_t BytesOf(const Extent& extent, uint32_t first, uint32_t count) const;
 };
 

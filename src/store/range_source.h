@@ -14,8 +14,9 @@ namespace stasis::store {
 // The place of a range.
 struct RangeOutput {
   char* data;
-  // If set, it has the bytes of that range of the manifest of the earlier image, if the source
-  // knows one. Addresses do not identify a range: memory that is mapped nowhere has address 0.
+  // If set, `data` already has the bytes of a range of the earlier image that the source knows:
+  // this is the range's number in that image's manifest. Addresses do not identify a range: memory
+  // that is mapped nowhere has address 0.
   std::optional<size_t> earlier_range = {};
 };
 

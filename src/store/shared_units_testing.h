@@ -118,7 +118,7 @@ class SharedUnitsTest : public ::testing::Test {
   std::vector<Pack> Packs(const std::string& name) const {
     return (*ImageReader::Open(store_ / name))->manifest().packs;
   }
-  // Returns the bytes on the disk of all packs in the store, each file once.
+  // Returns the disk space, in bytes, of all packs in the store. Each file counts once.
   uint64_t Occupied() const {
     std::map<ino_t, uint64_t> files;
     for (const std::string& name : Names(store_.path())) {

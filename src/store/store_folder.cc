@@ -45,7 +45,7 @@ Status CheckDeletable(int folder_fd, const std::string& path) {
   return {};
 }
 
-// Returns the name of the image in a hidden name for `purpose`.
+// Returns the image's name, which is a part of a hidden name for `purpose`.
 std::string NameIn(const std::string& hidden, std::string_view purpose) {
   return hidden.substr(1, hidden.rfind(fmt::format(".{}-", purpose)) - 1);
 }

@@ -35,7 +35,7 @@ class UnitJobs {
   // gc makes holes; a unit has none when it is written.
   bool AnyIsHole(uint32_t pack) const;
 
-  // An offset of an output.
+  // An offset in one of the outputs.
   struct Place {
     uint32_t output = 0;
     uint64_t at = 0;

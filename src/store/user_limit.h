@@ -1,4 +1,4 @@
-// Computes the disk space that a user's images occupy, and checks its limit.
+// Computes the disk space that a user's images occupy, and checks it against the limit.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace stasis::store {
 
-// Returns the bytes on the disk of all files of this user below `store`, including images that are
-// being written. A file that several images share counts once. Returns 0 if there is no such
+// Returns the disk space, in bytes, of all files of this user below `store`, including images that
+// are being written. A file that several images share counts once. Returns 0 if there is no such
 // folder.
 uint64_t OurBytes(const std::string& store);
 

@@ -27,7 +27,7 @@ class Mapped {
 // Allocates memory with the content `words` and sends its handle.
 Mapped Make(const std::vector<uint32_t>& words, int device, int socket);
 
-// A handle sent by Make.
+// The file of a handle that Make has sent.
 struct File {
   int fd = -1;
   size_t bytes = 0;

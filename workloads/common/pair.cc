@@ -97,7 +97,7 @@ namespace {
 
 constexpr uint64_t kSeed = 960;
 
-// A view of the shared memory from either side.
+// The shared memory as one of the two processes sees it.
 class View {
  public:
   void Look(CUdeviceptr address) {

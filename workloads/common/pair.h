@@ -45,7 +45,7 @@ class Sharing {
   // In the parent: opens that memory and returns its address.
   virtual CUdeviceptr Open(const Options& options, int socket) = 0;
   virtual void Close() = 0;
-  // Work on other memory of the parent.
+  // Override these if the parent also works on memory that it does not share.
   virtual void Round(uint64_t) {}
   virtual void Verify() {}
 };

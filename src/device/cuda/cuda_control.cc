@@ -142,8 +142,8 @@ Result<DriverInfo> CudaControl::Driver() {
   if (reply.outcome != Outcome::kDone) STASIS_TRY(AsStatus(reply));
   DriverInfo info;
   info.kind = reply.driver.kind;
-  // A driver without hardware has no accounting of memory; the process's files give its memory
-  // instead (device_files.h).
+  // The driver of a software GPU does not report the memory of a process. It is read from the
+  // process's files instead (device_files.h), which include imported memory.
   info.counts_imported = !abi::IsHardware(info.kind);
   info.version = reply.driver.version;
   info.api_version = reply.driver.api_version;

@@ -27,7 +27,7 @@ class CudaControl : public DeviceControl {
   Status Unlock(process::HostPid pid, const Deadline& deadline) override;
   Result<std::vector<std::string>> DeviceFilesHeld(process::HostPid pid) override;
 
-  // Returns 0 if no helper runs. For tests.
+  // Returns 0 if no helper is running. For tests.
   Result<pid_t> helper_pid();
 
  private:

@@ -65,7 +65,8 @@ TEST_F(CudaControlTest, NoDriverAtAll) {
   // A process that does not use the driver is reported as such even without a driver.
   EXPECT_EQ(*control.State({::getpid()}), ProcessState::kNone);
   EXPECT_TRUE(control.FindProcesses(*process::ReadTree({::getpid()}))->empty());
-  // A process with a driver that cannot be opened here is an error, not skipped.
+  // A process that uses a driver that cannot be opened here is reported as an error and not
+  // skipped.
   auto target = Start();
   auto found = control.FindProcesses(*process::ReadTree(target->pid()));
   ASSERT_FALSE(found);

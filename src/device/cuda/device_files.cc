@@ -39,7 +39,8 @@ std::optional<DeviceFile> AsDeviceFile(std::string_view path) {
   const abi::DriverKind* kind = abi::KindOfDeviceFile(path);
   if (kind == nullptr) return std::nullopt;
   DeviceFile file{Number(path.substr(kind->device_files.size()))};
-  // A directory that has the prefix as its name may be unrelated.
+  // The files of a software GPU have a number. Other paths with this prefix may be in an unrelated
+  // directory of the same name.
   if (!file.gpu && !kind->is_hardware) return std::nullopt;
   return file;
 }

@@ -16,7 +16,7 @@ namespace {
 using stasis::cuda::CUDA_SUCCESS;
 using stasis::cuda::CUresult;
 
-// cuCheckpointProcess*: CUDA 12.8, driver 570.
+// The functions cuCheckpointProcess* exist since CUDA 12.8 (driver 570).
 constexpr int kCheckpointSince = 12080;
 
 void* Find(void* library, const char* symbol) {

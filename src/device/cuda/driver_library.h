@@ -12,8 +12,7 @@
 
 namespace stasis::device::cuda {
 
-// The driver functions that Stasis calls, by exported symbol. Every driver of recent years has
-// these:
+// The driver functions that Stasis calls, by exported symbol. Every supported driver has these:
 // clang-format off
 #define STASIS_DEVICE_BASIC_FUNCTIONS(F) \
   F(cuInit)                              \
@@ -62,11 +61,13 @@ struct DriverLibrary {
   bool initialised = false;  // cuInit succeeded
 };
 
-// Opens `path` (empty: the loader's search), resolves symbols and calls cuInit(0). Takes 0.1 to 2.7
-// s on a real GPU. The library is never closed, because driver threads may still run.
+// Opens `path`, resolves symbols and calls cuInit(0). If `path` is empty, the loader searches for
+// the library. Takes 0.1 to 2.7 s on a real GPU. The library is never closed, because driver
+// threads may still run.
 DriverLibrary OpenDriver(const std::string& path);
 
-// Returns true if another file has the path of the loaded library: the driver was upgraded.
+// Returns true if the path of the loaded library now names another file or none, as after an
+// upgrade of the driver.
 bool WasReplaced(const DriverLibrary& driver);
 
 }  // namespace stasis::device::cuda

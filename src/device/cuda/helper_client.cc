@@ -125,7 +125,8 @@ class HelperClient::Helper {
     return {};
   }
 
-  // Accepts no new calls. The process is ended when the calls in progress are.
+  // Accepts no new calls from now on. The process is ended after the calls in progress have
+  // returned.
   void Retire() {
     std::lock_guard lock(mutex_);
     retired_ = true;
@@ -219,7 +220,7 @@ class HelperClient::Helper {
       const char* invalid = wire::WhyInvalid(reply, packet->size);
       std::lock_guard lock(mutex_);
       auto waiter = waiting_.find(reply.id);
-      // The late reply to an abandoned call on a retired helper.
+      // Ignore a late reply of a retired helper: its call was abandoned.
       if (invalid == nullptr && waiter == waiting_.end() && retired_) continue;
       if (invalid == nullptr &&
           (waiter == waiting_.end() || waiter->second.reply || waiter->second.op != reply.op)) {
@@ -230,7 +231,7 @@ class HelperClient::Helper {
         break;
       }
       waiter->second.reply = reply;
-      // Note this before the end-of-file that follows arrives.
+      // Record this now, because end-of-file follows and must not look like a crash.
       left_ |= reply.op == Op::kEnd && reply.outcome == wire::Outcome::kDone;
       changed_.notify_all();
     }
@@ -358,8 +359,8 @@ HelperClient::Answer HelperClient::Call(Request request, const Deadline& deadlin
                      DeadlineError("the deadline had passed before the driver was asked"));
     }
     auto answer = (*helper)->Call(request, deadline, on_deadline);
-    // The helper of an earlier command may have lost its connection to a GPU. A call without side
-    // effects is repeated by a new one.
+    // The helper of an earlier command may have lost its connection to a GPU. If the call has no
+    // side effects, repeat it with a new helper.
     const bool repeat = !again && on_deadline == OnDeadline::kRetire && (*helper)->found() &&
                         answer && MayLast(answer->cu_result);
     if (!repeat) return answer;

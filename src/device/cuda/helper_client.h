@@ -89,8 +89,8 @@ class HelperClient {
   std::shared_ptr<Helper> current_;
 };
 
-// Asks all resident device helpers of this user in `dir` without a client to exit, kills hung ones,
-// and waits for them. Returns the number of helpers stopped.
+// Asks all resident device helpers of this user in `dir` that have no client to exit, kills hung
+// ones, and waits for them. Returns the number of helpers stopped.
 Result<int> DismissHelpers(const std::string& dir, const Deadline& deadline);
 
 }  // namespace stasis::device::cuda

@@ -264,7 +264,7 @@ INSTANTIATE_TEST_SUITE_P(All, BadHelperTest,
                            return name;
                          });
 
-// Speaks to a helper without HelperClient.
+// Sends packets to a helper directly, without HelperClient.
 class RawHelperTest : public HelperClientTest {
  protected:
   void SetUp() override {

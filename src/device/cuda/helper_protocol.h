@@ -26,9 +26,10 @@ inline constexpr uint32_t kMaxGpus = 64;
 inline constexpr uint32_t kMaxTimeoutMs = 24u * 3600 * 1000;
 
 enum class Op : uint32_t {
-  kHello = 1,      // returns the driver's properties; must be first, calls cuInit. With a
-                   // descriptor: a lock, which the helper holds until this client has disconnected
-                   // and all of its driver calls have returned
+  // Must be the first request. Calls cuInit and returns the driver's properties. A descriptor sent
+  // with it is a lock: the helper holds it until this client has disconnected and all of its driver
+  // calls have returned.
+  kHello = 1,
   kGpus,           // all GPUs; with a pid, also that process's memory on each
   kState,          //
   kRestoreThread,  //

@@ -57,8 +57,9 @@ CUresult MemoryByContext(const DriverFunctions& fn, CUdevice device, size_t* fre
   return result;
 }
 
-// The same without a context, for a driver that has each device's file system open as a directory
-// named by its index.
+// Reads a device's free memory without a context, for a driver that has a directory open for each
+// device, named by the device's index. The free space of the directory's file system is the
+// device's free memory.
 bool MemoryByFileSystem(const abi::DriverKind& kind, int index, uint64_t* free) {
   auto files = process::ReadOpenFiles(process::HostPid{::getpid()});
   if (!files) return false;
@@ -77,8 +78,8 @@ class Executor {
   explicit Executor(const ipc::HelperServerOptions& options) : options_(options) {}
 
   Reply Execute(const Request& request) {
-    // The first request loads the driver, not main(), so that the server notices a closed socket
-    // even if cuInit hangs.
+    // The driver is loaded by the first request rather than by main(), so that the server notices a
+    // closed socket even if cuInit hangs.
     std::call_once(opened_, [this] { driver_ = OpenDriver(options_.library); });
     Reply reply;
     reply.id = request.id;
@@ -256,7 +257,7 @@ class Server {
                       {name_ ? name_->fd() : -1, POLLIN, 0}};
       const int ready = TEMP_FAILURE_RETRY(::poll(fds, 3, Limit().PollTimeout()));
       if (ready < 0) KillSelf();
-      // This is checked even if clients connect all the time.
+      // Check the limit first, so that clients that keep connecting cannot postpone it.
       if (Limit().passed()) OnLimit();
       if (fds[2].revents != 0) CheckName();
       // Handle the disconnect before the new connection; one poll may report both.
@@ -303,8 +304,8 @@ class Server {
   void Accept() {
     UniqueFd client = ipc::AcceptClient(listener_.get());
     if (!client || session_ || InFlight() > 0) return;
-    // The calls of the last client have returned, or the driver was replaced since. If this exits,
-    // the client gets another helper.
+    // The calls of the last client have returned, or the driver was replaced since. If this helper
+    // exits, the client gets another one.
     StartIdleTime();
     session_ = std::make_shared<Session>(std::move(client));
   }
@@ -313,7 +314,8 @@ class Server {
   void EndSession() {
     session_.reset();
     if (!listener_) {
-      // A private helper.
+      // A private helper ends with its client: it exits, or kills itself if driver calls do not
+      // return.
       std::unique_lock lock(mutex_);
       if (idle_.wait_for(lock, options_.settle_timeout, [this] { return in_flight_ == 0; })) {
         ::_exit(0);
@@ -332,7 +334,8 @@ class Server {
     Request request;
     auto packet = ipc::ReceivePacket(session_->socket.get(), &request, sizeof request);
     if (!packet || packet->size == 0) return EndSession();
-    // A lock that was lost must not count as held.
+    // If descriptors were lost, the lock may be among them. Reject the request, so that the client
+    // does not rely on a lock that the helper does not hold.
     const char* invalid = packet->fds_lost
                               ? "the request has more descriptors than the helper can hold"
                               : wire::WhyInvalid(request, packet->size);
@@ -362,8 +365,8 @@ class Server {
     }
   }
 
-  // Ends the client's session. It has no lock any more when it gets the reply, and a resident
-  // helper that exits (kLeave) has no socket any more.
+  // Ends the client's session. Before the reply is sent, the client's lock is released, and a
+  // resident helper that is going to exit (kLeave) has removed its socket's name.
   void End(const Request& request) {
     if (!AwaitAnswered()) return Refuse(request, Outcome::kBusy, "other requests are in progress");
     session_->lock.Reset();
@@ -377,7 +380,8 @@ class Server {
     EndSession();
   }
 
-  // The client may send its last request before the thread that answered it has left.
+  // Waits until the threads of answered requests have ended: a client that has its answers may send
+  // its last request before that.
   bool AwaitAnswered() {
     std::unique_lock lock(mutex_);
     return idle_.wait_for(lock, kAnsweredLimit, [this] { return in_flight_ == 0; });
@@ -424,7 +428,8 @@ class Server {
 }  // namespace
 
 void Serve(const ipc::HelperServerOptions& options) {
-  // The soft limit may be that of a small command, and the driver opens files for each process.
+  // The driver opens files for each process, and the soft limit inherited from the first command
+  // may be too low for that.
   (void)RaiseDescriptorLimit();
   // Never destroyed: threads may still use it when the process exits.
   auto& server = *new Server(options);

@@ -30,8 +30,8 @@ class Nvml {
     pid_t pid = 0;
     uint64_t bytes = 0;  // 0 if NVML does not report it (in a container, under MIG)
   };
-  // Returns the processes with a context on the GPU. Pids are those of the driver's own pid
-  // namespace, so in a container they may match no visible process.
+  // Returns the processes with a context on the GPU. The pids belong to the driver's pid namespace,
+  // so in a container they may match no visible process.
   std::vector<User> UsersOf(const std::string& uuid) const;
 
  private:

@@ -160,12 +160,12 @@ TEST_F(ResidentHelperTest, ACallThatHangsCostsOnlyItsHelper) {
 TEST_F(ResidentHelperTest, AnotherBuildOrDriverHasAnotherName) {
   HelperOptions options = Options();
   const pid_t first = Use(options);
-  // Another build id.
+  // A program with another build id has another path.
   auto here = ipc::ResidentPath(options.resident_dir, "device", options.program);
   auto there = ipc::ResidentPath(options.resident_dir, "device", TestFile("gpu_target"));
   ASSERT_TRUE(here && there);
   EXPECT_NE(*here, *there);
-  // Another driver, by a variable.
+  // LD_LIBRARY_PATH selects another driver, so another helper is used.
   {
     ScopedEnv other("LD_LIBRARY_PATH", "/elsewhere");
     EXPECT_NE(Use(options), first);
@@ -240,7 +240,7 @@ TEST_F(ResidentHelperTest, ItEndsWhenItsNameIsRemoved) {
   const pid_t idle = Use(Options());
   std::filesystem::remove_all(dir_.path() + "/helpers");
   ExpectEnd(idle);
-  // With a client it stays until the client's end.
+  // A helper with a client stays until the client disconnects.
   pid_t busy;
   {
     HelperClient client(Options());
@@ -271,7 +271,7 @@ TEST_F(ResidentHelperTest, ItRaisesTheSoftLimitOfItsStarter) {
 
 TEST_F(ResidentHelperTest, OneIsReplacedForAClientWithAnotherLimit) {
   const pid_t first = Use(Options());
-  // Not RLIMIT_CORE, which AddressSanitizer changes in each process.
+  // The test does not use RLIMIT_CORE, because AddressSanitizer changes it in each process.
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_MSGQUEUE, &before), 0);
   rlimit other = before;
@@ -297,7 +297,7 @@ TEST_F(ResidentHelperTest, ClientsAtOnceAreAllServedAndOneHelperRemains) {
   EXPECT_EQ(testing::CountChildren(kHelperProgram), 1);
 }
 
-// The lock of a journal.
+// Tests with a lock that the client hands to the helper, like a journal's.
 class ResidentLockTest : public ResidentHelperTest {
  protected:
   void SetUp() override {
@@ -326,7 +326,7 @@ TEST_F(ResidentLockTest, ItIsHeldUntilTheSessionEnds) {
   EXPECT_EQ(testing::CountChildren(kHelperProgram), 1) << "and the helper stays";
 }
 
-// A client that is killed: its socket closes without a last request.
+// Tests with a client that is killed: its socket closes without a last request.
 class DeadClientTest : public ResidentLockTest {
  protected:
   // Starts a helper with one client, and gives it the lock.
@@ -371,7 +371,7 @@ TEST_F(DeadClientTest, AnIdleHelperReleasesItsLockAndStays) {
   EXPECT_EQ(Use(Options()), helper_);
 }
 
-// Its driver call may take long.
+// Tests with a killed client whose driver call may continue for a long time.
 class DeadSlowClientTest : public DeadClientTest {
  protected:
   DeadSlowClientTest() { settle_ = milliseconds(60000); }

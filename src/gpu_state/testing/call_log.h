@@ -18,15 +18,16 @@ namespace stasis::fakes {
 enum class Fault {
   kFail,       // returns an error and changes nothing
   kFailAfter,  // does the work and returns an error
-  kHang,  // returns kDeadlineExceeded, as clients do at a deadline; later calls of the same fake do
-          // so too until Unhang(), except calls of movers
+  // Returns kDeadlineExceeded, as clients do at a deadline. Later calls of the same fake hang too
+  // until Unhang(), except those of movers.
+  kHang,
   kKill,  // a process of the program dies, and the call fails
 };
 
 // Thread-safe.
 class CallLog {
  public:
-  // Called with the call at kKill.
+  // Called for a fault kKill, with the name of the call: kills a process of the program.
   std::function<void(const std::string& call)> kill = [](const std::string&) {};
 
   // Injects the fault into the call with that name ("agent 1 Close"), at its n-th occurrence.

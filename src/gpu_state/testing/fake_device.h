@@ -17,7 +17,7 @@ class FakeDevice final : public device::DeviceControl {
  public:
   FakeDevice(Program& program, CallLog& log) : program_(program), log_(log) {}
 
-  // Tests set these while no operation runs.
+  // Tests set these while no operation is running.
   device::DriverInfo driver{.kind = "fake", .version = "1", .can_checkpoint = true};
   std::vector<device::Gpu> gpus = {{GpuA(), 0, "model", 80ull << 30, 80ull << 30},
                                    {GpuB(), 1, "model", 80ull << 30, 80ull << 30}};

@@ -24,7 +24,7 @@ class FakeMover : public dataplane::MoverLink {
   FakeMover(CallLog& log, std::string name, bool hash_blocks = false)
       : log_(log), name_(std::move(name)), hash_blocks_(hash_blocks) {}
 
-  // The free memory of the GPU.
+  // Sets the free memory of the GPU.
   void SetRoom(uint64_t bytes) {
     std::lock_guard lock(mutex_);
     room_bytes_ = bytes;

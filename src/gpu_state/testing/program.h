@@ -140,8 +140,8 @@ class Sleepers {
   pid_t root_ = -1;
 };
 
-// The fakes lock `mutex` around every use of a Process or Agent. So must a test while an operation
-// runs. At, Find and processes() do not lock it; the other methods do.
+// The fakes lock `mutex` around every use of a Process or Agent. A test must do the same while an
+// operation is running. At, Find and processes() do not lock it; the other methods do.
 class Program {
  public:
   explicit Program(int processes) : sleepers_(processes) {
@@ -203,7 +203,7 @@ class Program {
     return *processes_.back();
   }
 
-  // Empty if the process runs with all its memory; otherwise the reason.
+  // Returns an empty string if the process is running with all its memory, otherwise the reason.
   std::string WhyNotRunning(int number) {
     std::lock_guard lock(mutex);
     Process& process = At(number);

@@ -53,7 +53,7 @@ class World {
     EXPECT_TRUE(RemoveTree(folder_));
   }
 
-  // The journal's records of the GPU processes, as of now.
+  // Returns the records of the GPU processes that an operation would now write to its journal.
   std::vector<plan::RecordedProcess> Record() {
     std::lock_guard lock(program.mutex);
     std::vector<plan::RecordedProcess> recorded;
@@ -62,7 +62,8 @@ class World {
     }
     return recorded;
   }
-  // Empty if all live processes run with all their memory and no mover holds any.
+  // Returns an empty string if all live processes are running with all their memory and no mover
+  // holds any, otherwise the reason.
   std::string WhyNotAsBefore() {
     for (const auto& process : program.processes()) {
       const process::ProcessId id = program.IdOf(process->number);

@@ -20,7 +20,7 @@ std::string Trim(std::string_view text) {
   return std::string(text.substr(begin, text.find_last_not_of(kSpaces) - begin + 1));
 }
 
-// Returns the settings of one file, without any if the file does not exist.
+// Returns the settings of one file, or no settings if the file does not exist.
 Result<IniFile> ReadIni(const CredentialOptions& options, const char* variable, const char* name) {
   std::string path = options.Variable(variable);
   if (path.empty()) {
@@ -106,7 +106,7 @@ Found FromFiles(const ServiceCall& call) {
                 "neither ~/.aws/credentials nor ~/.aws/config has profile " + profile,
                 "check the name of the profile");
   }
-  // Settings of the credentials file come before those of the other.
+  // Settings in the credentials file override those in the config file.
   std::map<std::string, std::string> settings;
   if (in_credentials != credentials.end()) settings = in_credentials->second;
   if (in_config != config.end())

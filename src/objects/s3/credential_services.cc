@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kMaxTokenBytes = 64 << 10;
 constexpr size_t kMaxServiceAnswer = 64 << 10;
 constexpr std::chrono::seconds kServiceTimeout{20};
-// On other machines than EC2's the address may swallow packets.
+// Outside of EC2, packets to the address may get no answer at all, so the time limit is short.
 constexpr std::chrono::seconds kMetadataTimeout{1};
 
 std::string Trimmed(std::string text) {
@@ -22,7 +22,7 @@ std::string Trimmed(std::string text) {
   return text;
 }
 
-// A value that goes into a header must not begin another one.
+// Returns false for a text that could start another header if it were sent as a header's value.
 bool IsHeaderValue(const std::string& text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
 }
@@ -49,7 +49,8 @@ std::string HostOf(const std::string& url) {
   return host.substr(0, host.find(':'));
 }
 
-// A token must not be sent in the clear to just any host that a variable names.
+// Returns true if the token may be sent to the URL: without TLS it must go only to this host or to
+// a well-known address, whatever host a variable names.
 bool MayGetToken(const std::string& url) {
   static constexpr const char* kHosts[] = {"localhost",     "127.0.0.1",      "[::1]",
                                            "169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"};

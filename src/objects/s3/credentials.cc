@@ -13,7 +13,7 @@
 namespace stasis::objects::s3 {
 namespace {
 
-// Credentials are refreshed so long before they expire.
+// Credentials are refreshed this long before they expire.
 constexpr int64_t kRefreshSeconds = 300;
 // Longer values do not come from a real source.
 constexpr size_t kMaxFieldBytes = 16 << 10;
@@ -147,7 +147,7 @@ Result<Credentials> CredentialChain::Get(const CallOptions& call) {
     }
     return *current_;
   }
-  // The source does not answer now; what it gave earlier is still good for some minutes.
+  // The source does not answer now, but the earlier credentials have not expired yet.
   if (current_ && ValidFor(*current_, 0)) return *current_;
   return Fail(std::move(found).error());
 }

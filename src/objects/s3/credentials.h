@@ -30,7 +30,7 @@ struct CredentialOptions {
   std::string home;     // for ~/.aws; no files if empty and no variable names them
   std::string profile;  // in place of AWS_PROFILE
   std::string region;   // of the regional endpoint of STS
-  // In place of the well-known addresses, for tests.
+  // The well-known addresses. Tests replace them.
   std::string metadata_endpoint = "http://169.254.169.254";
   std::string container_endpoint = "http://169.254.170.2";
 
@@ -60,8 +60,8 @@ class CredentialChain {
   CredentialChain(CredentialOptions options, HttpEngine& engine)
       : options_(std::move(options)), engine_(engine) {}
 
-  // Returns credentials that are valid for some minutes more. Returns kNotFound, with the places
-  // that were looked at, if no source is configured.
+  // Returns credentials that are still valid for some minutes. Returns kNotFound if no source is
+  // configured; the message lists the places that were searched.
   Result<Credentials> Get(const CallOptions& call);
   // Call this if the server rejects these credentials as expired: the next Get() reads new ones.
   void Discard(const Credentials& credentials);
@@ -83,7 +83,7 @@ Status CheckCredentials(const Credentials& credentials);
 using Found = Result<std::optional<Credentials>>;
 Found FromEnvironment(const CredentialOptions& options);
 
-// credential_files.h and credential_services.h have the others.
+// The other parts are in credential_files.h and credential_services.h.
 
 // Parses "2026-11-25T22:00:00Z", also with fractions of a second. Returns nullopt otherwise.
 std::optional<int64_t> ParseTime(const std::string& text);

@@ -127,7 +127,7 @@ TEST_F(CredentialsTest, EndsAProcessWithItsChildren) {
     const auto stat = ReadFile("/proc/" + pid.substr(0, pid.size() - 1) + "/stat");
     return stat && stat->find(") Z") == stat->npos;
   };
-  // SIGKILL was sent to the group; the kernel may still be at work.
+  // SIGKILL was sent to the group, but the kernel may need a moment to end the processes.
   const auto gone = Deadline::In(std::chrono::seconds(20));
   while (is_running() && !gone.passed()) ::usleep(10'000);
   EXPECT_FALSE(is_running());

@@ -229,7 +229,7 @@ Result<HttpAnswer> HttpEngine::Do(const HttpRequest& request) {
 
 void HttpEngine::Run() {
   // OpenSSL writes to sockets without MSG_NOSIGNAL; a blocked SIGPIPE is then only an error. Other
-  // signals are for other threads.
+  // threads handle the other signals.
   sigset_t all;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
@@ -276,7 +276,7 @@ void HttpEngine::Begin(Transfer& transfer) {
   curl_multi_add_handle(multi_, transfer.handle);
 }
 
-// The library has no files of its own, because it must run on any distribution.
+// libcurl is built without a default CA file, because the same build runs on every distribution.
 Status HttpEngine::SetUpCaFile(Transfer& transfer) {
   constexpr std::string_view kHttps = "https://";
   if (!transfer.request->url.starts_with(kHttps) && !options_.proxy.starts_with(kHttps)) return {};
@@ -361,7 +361,8 @@ bool HttpEngine::MayMove(Traffic& traffic, Transfer& transfer) {
 }
 
 void HttpEngine::Resume(Traffic& traffic) {
-  // A transfer that has to pause again goes to the end.
+  // A transfer that has to pause again is appended to the list, so each is resumed at most once
+  // here.
   for (size_t count = traffic.paused.size();
        count > 0 && !traffic.paused.empty() && traffic.limit.Allows(Deadline::Clock::now());
        --count) {
@@ -402,7 +403,7 @@ void HttpEngine::Remove(Transfer& transfer, int curl_code) {
   std::erase(received_.paused, &transfer);
   if (transfer.handle != nullptr) {
     curl_multi_remove_handle(multi_, transfer.handle);
-    // The error text points into `transfer`.
+    // libcurl must forget the buffer for error texts, because it is part of `transfer`.
     curl_easy_setopt(transfer.handle, CURLOPT_ERRORBUFFER, nullptr);
     free_handles_.push_back(transfer.handle);
   }
@@ -410,7 +411,7 @@ void HttpEngine::Remove(Transfer& transfer, int curl_code) {
   if (curl_code != CURLE_OK && !transfer.error) transfer.error = transfer.ErrorOf(curl_code);
   const std::lock_guard lock(mutex_);
   transfer.ended = true;
-  // Under the lock: after it, `transfer` may be gone.
+  // Notify before the lock is released: after that, `transfer` may be destroyed.
   ended_.notify_all();
 }
 

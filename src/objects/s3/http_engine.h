@@ -1,4 +1,4 @@
-// Carries out many HTTP requests at a time on one thread, over connections that are kept. Bodies go
+// Carries out many HTTP requests at a time on one thread, over persistent connections. Bodies go
 // straight from and to the caller's memory.
 #pragma once
 

@@ -9,13 +9,13 @@
 
 namespace stasis::objects::s3 {
 
-// A piece may be moved once the time that the earlier pieces take at this rate has passed. Of idle
-// time, at most a tenth of a second is credited to later pieces. Not thread-safe.
+// A piece may be moved when the earlier pieces have been given their time at this rate. After an
+// idle time, later pieces may catch up by at most a tenth of a second. Not thread-safe.
 class RateLimit {
  public:
   using TimePoint = Deadline::Clock::time_point;
 
-  // Without a limit if `bytes_per_second` is 0.
+  // There is no limit if `bytes_per_second` is 0.
   explicit RateLimit(uint64_t bytes_per_second) : bytes_per_second_(bytes_per_second) {}
 
   // Returns true if a piece may be moved at `now`.

@@ -12,7 +12,7 @@ namespace {
 
 using Action = S3Failure::Action;
 
-// The text of an error in addition to the server's own.
+// Text that is added to the server's own error text.
 struct Explanation {
   std::string message;
   std::string hint;
@@ -99,7 +99,7 @@ struct Row {
 constexpr Row kRows[] = {
     {"SlowDown", 0, Action::kRetrySlowly, Code::kUnavailable, nullptr},
     {"RequestTimeout", 0, Action::kRetry, Code::kUnavailable, nullptr},
-    // The body was damaged on its way.
+    // The body was damaged in transit.
     {"XAmzContentSHA256Mismatch", 0, Action::kRetry, Code::kDataLoss, nullptr},
     {"BadDigest", 0, Action::kRetry, Code::kDataLoss, nullptr},
     {"IncompleteBody", 0, Action::kRetry, Code::kUnavailable, nullptr},

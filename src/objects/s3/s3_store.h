@@ -16,8 +16,8 @@
 namespace stasis::objects::s3 {
 
 struct S3Options {
-  // "https://host[:port]", or "http://..." where the network is trusted. Empty: AWS's for the
-  // region.
+  // "https://host[:port]", or "http://..." where the network is trusted. If empty, AWS's endpoint
+  // for the region is used.
   std::string endpoint;
   std::string region = "us-east-1";
   // Puts the bucket into the path instead of the host name. If absent, this is done if `endpoint`
@@ -27,8 +27,8 @@ struct S3Options {
   HttpOptions http;
   int engines = 2;  // threads; each moves 1 to 2 GB/s. One is used if bandwidth is limited
   CredentialOptions credentials;
-  // Leaves the body of a PUT out of the signature, which saves 0.5 s of CPU time per GB. A damaged
-  // body is then not noticed by the server.
+  // Leaves the body of a PUT out of the signature, which saves 0.5 s of CPU time per GB. The server
+  // then does not notice a damaged body.
   bool unsigned_payload = false;
   int max_attempts = 10;
   // Delays grow from this to `max_retry_delay` and are chosen at random below their bound.
@@ -68,7 +68,8 @@ class S3Store final : public ObjectStore {
   std::string FullKey(const std::string& key) const;
   std::string ObjectName(const std::string& key) const;
   HttpEngine& IdleEngine();
-  // Sends a request until it succeeds, fails for good, or the attempts or the deadline are over.
+  // Sends a request until it succeeds, has an error that a retry cannot fix, or no attempts or time
+  // are left.
   Result<HttpAnswer> Send(Request& request, const CallOptions& call);
   Attempt TryOnce(Request& request, const CallOptions& call);
   HttpRequest Prepare(const Request& request, const Credentials& credentials, int64_t now,

@@ -1,4 +1,5 @@
-// Parses the small XML documents that S3 and STS answer with. Bounded, without DTDs and entities.
+// Parses the small XML documents that S3 and STS answer with. Their size is bounded, and DTDs are
+// rejected.
 #pragma once
 
 #include <string>

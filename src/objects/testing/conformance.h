@@ -53,7 +53,7 @@ class CollectingSink : public Sink {
   const uint64_t unit_bytes_;
 };
 
-// Bytes that show a shifted or missing piece.
+// Returns pseudo-random bytes, so that a shifted or missing piece is noticed.
 inline std::string Pattern(size_t bytes) {
   std::string data(bytes, '\0');
   uint32_t state = 1;
@@ -225,7 +225,7 @@ TEST_P(ObjectStoreTest, ListsInPages) {
     last = seen.back();
   }
   EXPECT_EQ(seen, all);
-  // The last key is listed without "more"; a start after it gives nothing.
+  // A page that ends at the last key has no `more`, and a list that starts after this key is empty.
   EXPECT_TRUE(store().List("l/", all.back(), 3)->objects.empty());
   EXPECT_FALSE(store().List("l/", "", 7)->more);
 }

@@ -1,4 +1,4 @@
-// An ObjectStore in memory, for unit tests of what is built on the interface.
+// An ObjectStore in memory, for unit tests of code that uses the interface.
 #pragma once
 
 #include <functional>
@@ -35,7 +35,7 @@ class MemoryStore final : public ObjectStore {
   Result<uint64_t> RemoveLeftovers(std::chrono::seconds older_than,
                                    const CallOptions& call = {}) override;
   Status CheckLists() const override { return lists_; }
-  // What CheckLists() returns.
+  // Sets the result of CheckLists().
   void set_lists(Status status) { lists_ = std::move(status); }
   std::string Name() const override { return "memory"; }
   Counters counters() const override;

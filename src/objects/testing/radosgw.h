@@ -39,13 +39,13 @@ class Radosgw {
                                        {"AWS_SECRET_ACCESS_KEY", "secret"}};
     return options;
   }
-  // kill -9 of radosgw alone; monitor and OSD run on.
+  // Kills radosgw by SIGKILL. Its monitor and OSD continue.
   void Kill() const {
     const auto pid = ReadFile(folder_ + "/run/radosgw");
     ASSERT_TRUE(pid && std::atoi(pid->c_str()) > 1);
     EXPECT_EQ(::kill(std::atoi(pid->c_str()), SIGKILL), 0);
   }
-  // After Kill().
+  // Starts radosgw again after Kill().
   void Restart() const { ASSERT_TRUE(server_->Restart()); }
 
  private:

@@ -1,4 +1,4 @@
-// A server of the tests: a program that prints its port and ends at the end of its standard input.
+// A server for tests: a program that prints its port and exits at end-of-file on stdin.
 #pragma once
 
 #include <fcntl.h>
@@ -56,8 +56,8 @@ class ServerProcess {
   }
 
  private:
-  // Reads one line, to its end: a server that has not yet written all of it must not lose the pipe.
-  // Returns 0 if there is none.
+  // Reads one line to its end: the pipe must not be closed before the server has written the whole
+  // line. Returns 0 if there is none.
   int ReadPort() const {
     std::string line;
     while (line.size() < 32) {

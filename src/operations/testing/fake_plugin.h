@@ -33,7 +33,7 @@ class FakePlugin final : public criu::PluginLink {
   FakePlugin(CallLog& log, const std::string& images)
       : log_(log), images_(::open(images.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {}
 
-  // `make` is called when CRIU reaches this step.
+  // Appends a step. `make` is called when CRIU reaches it.
   void Add(std::function<Step()> make) { steps_.push_back(std::move(make)); }
   void Add(Step step) {
     Add([step = std::move(step)] { return step; });

@@ -38,7 +38,7 @@ inline void KillProgram(World& world) {
   for (const auto& id : ids) Sleepers::Kill(id);
 }
 
-// The course of a dump.
+// The events during a simulated dump.
 struct DumpScript {
   bool leave_running = false;
   bool refused_after_commit = false;  // by another action script
