@@ -148,8 +148,9 @@ std::string CommandInstead(const Identity& identity, const std::string& verb) {
     return "checkpoint it with the runtime that runs it (docs/containers.md); `stasis suspend` and "
            "`resume` work";
   }
-  return fmt::format("type `stasis {} {}`; `stasis suspend` and `resume` work as they are", verb,
-                     identity.reference->ToString());
+  return fmt::format(
+      "use `stasis {} {}`; `stasis suspend` and `stasis resume` work with the process id", verb,
+      identity.reference->ToString());
 }
 
 }  // namespace stasis::containers
