@@ -70,11 +70,12 @@ Status AddProcess(agent_client::Agents& agents, const RecordedProcess& process,
   if (!agent) return leave("no agent in the program");
   const agent_protocol::HelloReply& hello = agent->hello();
   if (hello.state != agent_protocol::State::kOpen) {
-    return Fail(Code::kFailedPrecondition,
-                hello.state == agent_protocol::State::kReleased
-                    ? "its GPU memory was released and has not been restored"
-                    : "its GPU memory was restored, but its stack limits were not: it does not run",
-                fmt::format("`stasis resume {}` restores what is missing", process.id.pid.value));
+    return Fail(
+        Code::kFailedPrecondition,
+        hello.state == agent_protocol::State::kReleased
+            ? "its GPU memory was released and has not been restored"
+            : "its GPU memory was restored, but its stack limits were not, so it is not running",
+        fmt::format("`stasis resume {}` restores what is missing", process.id.pid.value));
   }
   // With such memory or events, the driver's checkpoint would succeed, but its restore would fail.
   constexpr uint32_t kFatal = agent_protocol::kBlockerSharedVmm |
