@@ -230,9 +230,8 @@ constexpr Kind kTarget[] = {
      "is suspended counts too.",
      "keep the pause below the timeout of init_process_group, or raise that timeout"},
     {"timers", "timers that are running", "",
-     "A timer runs on while the program is suspended. After a restore, the timer continues with "
-     "the "
-     "time that was left at the dump.",
+     "A timer continues to run while the program is suspended. After a restore, the timer "
+     "continues with the time that was left at the dump.",
      ""},
     {"inotify", "watched files", "", "Changes during the pause are not reported to the program.",
      ""},
