@@ -83,8 +83,8 @@ Status AddProcess(agent_client::Agents& agents, const RecordedProcess& process,
   if ((hello.blockers & kFatal) != 0) {
     return Fail(
         Code::kUnimplemented, WhyNotShared(hello),
-        "all processes that share it must be started with the agent (`stasis run`); with NCCL, "
-        "NCCL_NVLS_ENABLE=0 NCCL_CUMEM_HOST_ENABLE=0 in its environment avoids it");
+        "all processes that share it must be started with the agent (`stasis run`); NCCL does not "
+        "share it if NCCL_NVLS_ENABLE=0 NCCL_CUMEM_HOST_ENABLE=0 is in the program's environment");
   }
   if (options.driver_alone) return leave("the driver was chosen to save everything");
   if (process.initial == ProcessState::kLocked) return leave("the driver has it locked");

@@ -29,9 +29,10 @@ bool EndsOrHasEnded(const process::ProcessId& id) {
 // Waits while the container of a living process is paused: its agents cannot answer until then.
 void AwaitUnpaused(const process::ProcessId& root) {
   if (EndsOrHasEnded(root) || !process::IsFrozen(root.pid)) return;
-  log::Write(log::Level::kWarn,
-             "CRIU has left the container paused: its GPU state is restored when it is unpaused",
-             {{"pid", process::ToString(root.pid)}});
+  log::Write(
+      log::Level::kWarn,
+      "CRIU has left the container paused: its GPU state will be restored when it is unpaused",
+      {{"pid", process::ToString(root.pid)}});
   if (Status thawed = process::AwaitThawed(root); !thawed) {
     log::Write(log::Level::kWarn, "cannot wait until the container is unpaused",
                log::ErrorFields(thawed.error()));
