@@ -115,7 +115,7 @@ int main(int argc, char** argv) {
   const StubCalls plain = *stasis_stub_calls();
   const StubCalls hooked = FindCalls();
   if (hooked.launch == plain.launch) {
-    fprintf(stderr, "the agent hooks nothing\n");
+    fprintf(stderr, "the agent hooks no functions\n");
     return 1;
   }
   for (bool ring : {false, true}) {

@@ -144,7 +144,7 @@ int ConnectIpc(const IpcPlace& place, const char** why) {
   // and the same user.
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid != place.pid ||
       (peer.uid != geteuid() && geteuid() != 0)) {
-    *why = "a different process, or a process of another user, listens at its address";
+    *why = "a different process, or a process of another user, is listening at its address";
     errno = EPERM;
     return CloseAndFail(fd);
   }
@@ -188,11 +188,10 @@ bool AwaitOwner(const IpcPlace& owner, bool* again) {
     *again = false;
     return once;
   }
-  dprintf(
-      2,
-      "stasis: process %d waits for process %d, which is suspended and shares GPU memory with it "
-      "(CUDA IPC)\n",
-      int(getpid()), int(owner.pid));
+  dprintf(2,
+          "stasis: process %d is waiting for process %d, which is suspended and shares GPU memory "
+          "with it (CUDA IPC)\n",
+          int(getpid()), int(owner.pid));
   gate::Outside outside;
   while (IsAway(owner)) usleep(kLookAgainUs);
   *again = true;

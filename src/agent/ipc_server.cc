@@ -65,11 +65,10 @@ bool Listen() {
   if (fd < 0 && name != nullptr && errno == EADDRINUSE) {
     // A copy of this process is running, for example after a dump with --leave-running and a
     // restore.
-    dprintf(
-        2,
-        "stasis: the handles of GPU memory that process %d has shared (CUDA IPC) cannot be opened "
-        "any more: another copy of the process listens at their address\n",
-        int(getpid()));
+    dprintf(2,
+            "stasis: the handles of GPU memory that process %d has shared (CUDA IPC) can no longer "
+            "be opened: another copy of the process is listening at their address\n",
+            int(getpid()));
     RenewIpcName();
     name = OwnIpcName();
     fd = name != nullptr ? ListenAt(*name) : -1;

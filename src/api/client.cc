@@ -88,7 +88,7 @@ Result<UniqueFd> ConnectTo(const std::string& path, bool chosen) {
   if (peer.uid != 0 && peer.uid != ::geteuid()) {
     return Fail(
         Code::kPermissionDenied,
-        fmt::format("a process of user {} listens on the daemon's socket {}", peer.uid, path),
+        fmt::format("a process of user {} is listening on the daemon's socket {}", peer.uid, path),
         "a daemon must belong to root or to you");
   }
   if (::fcntl(socket.get(), F_SETFL, O_NONBLOCK) != 0) return FailErrno(errno, "fcntl");
@@ -207,7 +207,7 @@ Result<Client> Client::OpenDaemon(const config::Settings& settings) {
   if (client.link_ != nullptr) return client;
   STASIS_ASSIGN(std::string socket, config::DaemonSocket(settings));
   STASIS_TRY(ConnectTo(socket, /*chosen=*/true));  // reports a path that is too long
-  return Fail(Code::kNotFound, "no daemon runs: there is no socket " + socket,
+  return Fail(Code::kNotFound, "no daemon is running: there is no socket " + socket,
               "`stasis daemon start` starts one");
 }
 

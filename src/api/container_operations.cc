@@ -128,7 +128,7 @@ Status CheckContainer(const containers::CheckpointRequest& checkpoint,
     return Fail(Code::kUnimplemented,
                 "it uses a GPU, and CRIU's configuration does not name Stasis's plugin: the "
                 "runtime's CRIU would fail",
-                "`sudo stasis container setup`, once on each machine");
+                "run `sudo stasis container setup` once on each machine");
   }
   STASIS_TRY(CheckHookMounts(tree.root().id.pid));
   STASIS_ASSIGN(const auto beside, ProcessesBeside(tree));
@@ -326,8 +326,8 @@ Result<v1::OperationEvent> RestoreContainer(Call& call, const v1::RestoreRequest
   if (!request.pid_file().empty()) {
     if (Status written = WritePidFile(request.pid_file(), static_cast<pid_t>(result.pid()));
         !written) {
-      result.add_notes(
-          Utf8("it runs, but --pid-file was not written: " + written.error().ToString()));
+      result.add_notes(Utf8("it is running, but the file of --pid-file was not written: " +
+                            written.error().ToString()));
     }
   }
   return EventOf(std::move(result));

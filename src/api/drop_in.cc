@@ -71,7 +71,7 @@ Status ResumeAndLock(const Context& context) {
   auto locked = context.device.Lock(context.pid, Deadline::In(kLockTimeout));
   if (locked) return {};
   Error error = std::move(locked).error();
-  error.message += "; the process was restored and runs";
+  error.message += "; the process was restored and is running";
   error.not_undone = true;
   return Fail(std::move(error));
 }
@@ -81,7 +81,9 @@ Status Toggle(const Context& context, const ByHand& process, const device::GpuMa
   if (suspended) return ResumeIt(context);
   STASIS_ASSIGN(const ProcessState state, context.device.State(context.pid));
   if (state == ProcessState::kRunning) {
-    if (!map.empty()) return FailUsage("--device-map requires a restore, but the process runs");
+    if (!map.empty()) {
+      return FailUsage("--device-map requires a restore, but the process is running");
+    }
     if (context.call.settings.toggle == "suspend") return SuspendIt(context);
   }
   return process.Toggle(map, {});

@@ -122,7 +122,9 @@ Result<v1::DeleteImagesResponse> DeleteImages(Call& call, const v1::DeleteImages
     auto status = PathExists(path) ? store::DeleteImage(path) : Status();
     if (!status) {
       Error error = std::move(status).error();
-      if (response.deleted_size() > 0) error.message += "; the images named before were deleted";
+      if (response.deleted_size() > 0) {
+        error.message += "; the images before it in the command were deleted";
+      }
       return Fail(std::move(error).WithContext("cannot delete image " + Utf8(path)));
     }
     response.add_deleted(Utf8(path));

@@ -124,8 +124,9 @@ Result<v1::KillJobResponse> KillJob(Call& call, const v1::KillJobRequest& reques
     STASIS_ASSIGN(jobs::Job job, store.Load(request.job()));
     std::vector<Receiver> receivers = Receivers(job, request.only_root());
     if (receivers.empty() && reached == 0) {
-      return Fail(Code::kFailedPrecondition, fmt::format("no process of job {} runs: it is {}",
-                                                         job.id, jobs::StateName(job.state)));
+      return Fail(Code::kFailedPrecondition,
+                  fmt::format("no process of job {} is running: the job is {}", job.id,
+                              jobs::StateName(job.state)));
     }
     for (const Receiver& receiver : receivers) {
       if (::syscall(SYS_pidfd_send_signal, receiver.pidfd.get(), signal, nullptr, 0) == 0) {
@@ -140,7 +141,7 @@ Result<v1::KillJobResponse> KillJob(Call& call, const v1::KillJobRequest& reques
       pollfd end{receiver.pidfd.get(), POLLIN, 0};
       if (TEMP_FAILURE_RETRY(::poll(&end, 1, deadline.PollTimeout())) == 0) {
         return Fail(Code::kDeadlineExceeded,
-                    "process " + ToString(receiver.id.pid) + " was killed but does not exit");
+                    "process " + ToString(receiver.id.pid) + " was killed but has not exited");
       }
     }
   }

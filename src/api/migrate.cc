@@ -338,11 +338,11 @@ Result<HandOver::Switched> Migration::Switch(plan::PhaseScope& scope) {
 Error Migration::Unknown(const std::string& image) const {
   Error error{Code::kUnavailable};
   error.message = fmt::format(
-      "it is unknown whether the program runs on {}, because the connection was lost while the "
-      "program was handed over ({}). The program was ended here, and its image {} is complete",
+      "it is unknown whether the program is running on {}, because the connection was lost while "
+      "the program was handed over ({}). The program was ended here, and its image {} is complete",
       request_.host(), lost_, image);
   error.hint = fmt::format(
-      "Run `stasis ps` on {}. If the program does not run there, `stasis restore {}` starts it "
+      "Run `stasis ps` on {}. If the program is not running there, `stasis restore {}` starts it "
       "here.",
       request_.host(), image);
   error.not_undone = true;

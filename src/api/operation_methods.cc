@@ -256,7 +256,7 @@ Result<std::string> Hold(Call& call, const std::string&) {
     return FailUsage("CRIU's plugin is not connected");
   }
   STASIS_ASSIGN(auto hold, operations::Hold::Open(UniqueFd(kConnectionFd)));
-  log::Write(log::Level::kInfo, "CRIU's plugin asks for a " + hold->verb(),
+  log::Write(log::Level::kInfo, "CRIU's plugin has requested a " + hold->verb(),
              {{"held", hold->target()}});
   auto run = [&]() -> Result<v1::OperationEvent> {
     operations::HoldOptions hold_options;
@@ -294,8 +294,9 @@ Result<v1::OperationEvent> RestoreFrom(Call& call, const v1::RestoreRequest& req
                    if (!request.pid_file().empty() && !options.dry_run) {
                      Status written = WritePidFile(request.pid_file(), result.pid);
                      if (!written) {
-                       result.notes.push_back("the program runs, but --pid-file was not written: " +
-                                              written.error().ToString());
+                       result.notes.push_back(
+                           "the program is running, but the file of --pid-file was not written: " +
+                           written.error().ToString());
                      }
                    }
                    return result;

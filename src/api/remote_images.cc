@@ -143,7 +143,9 @@ Result<v1::DeleteImagesResponse> DeleteImagesOfRepository(Call& call,
             repository::DeleteImage(opened->repository(), name, {Deadline(), call.stop});
         !deleted) {
       Error error = std::move(deleted).error();
-      if (response.deleted_size() > 0) error.message += "; the images named before were deleted";
+      if (response.deleted_size() > 0) {
+        error.message += "; the images before it in the command were deleted";
+      }
       return Fail(
           std::move(error).WithContext("cannot delete image " + Utf8(NameIn(*opened, name))));
     }

@@ -124,13 +124,14 @@ Result<std::vector<Probe>> ProbesOf(const OpenedRepository& opened,
   const auto read = [=]() -> Status {
     STASIS_ASSIGN(const std::string got, store->GetWhole(key, content.size(), limits));
     if (got == content) return {};
-    return Fail(Code::kDataLoss, "the object that was written is read differently");
+    return Fail(Code::kDataLoss,
+                "the object that was just written has different contents when it is read");
   };
   const auto list = [=]() -> Status {
     STASIS_ASSIGN(const auto page, store->List(key, "", 1, limits));
     if (!page.objects.empty() && page.objects[0].key == key) return {};
     return Fail(Code::kFailedPrecondition,
-                "a list does not contain an object that was just written",
+                "a list of objects does not contain the one that was just written",
                 "gc needs an object store whose lists are consistent");
   };
   const auto remove = [=] { return store->Delete(key, limits); };
@@ -164,7 +165,7 @@ Result<v1::AddRepositoryResponse> AddRepository(Call& call,
     return Fail(
         Code::kAlreadyExists,
         fmt::format("there is a repository {} already, at {}", taken->name, taken->location),
-        fmt::format("choose another name, or `stasis repo remove {}`", taken->name));
+        fmt::format("choose another name, or run `stasis repo remove {}` first", taken->name));
   }
   auto created = OpenedRepository::Create(registration, AccessOf(call));
   if (!created) {
@@ -226,7 +227,9 @@ Result<std::unique_ptr<OpenedRepository>> OpenForDump(Call& call,
   STASIS_ASSIGN(auto opened, OpenRepository(call, choice, limits.deadline));
   if (Status lists = opened->repository().store().CheckLists(); !lists && !keeps_local) {
     Error error = std::move(lists).error();
-    error.message += ": a gc may not see the new image, and the local one would be deleted";
+    error.message +=
+        ": a gc may not see the new image and may then delete its data, and the local image would "
+        "be deleted";
     error.hint += ", or add --keep-local";
     return Fail(std::move(error));
   }

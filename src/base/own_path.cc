@@ -43,7 +43,7 @@ Result<std::string> Target(int folder, const std::string& name, const std::strin
   if (!S_ISLNK(st.st_mode)) return std::string();
   if (!IsTrusted(st)) {
     return Fail(Code::kPermissionDenied, Domain::kErrno, ELOOP,
-                shown + " leads through a link of " + Owner(st),
+                shown + " leads through a symbolic link of " + Owner(st),
                 "that user could change the link: use a path without it");
   }
   struct statfs system;

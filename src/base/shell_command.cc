@@ -126,9 +126,10 @@ class RunningCommand {
     bool too_much = false, ignored = false;
     STASIS_ASSIGN(const bool open, Drain(out_.get(), command_.max_bytes, output_, too_much));
     if (too_much) {
-      return Fail(Code::kResourceExhausted,
-                  fmt::format("{} prints more than {} bytes", command_.setting, command_.max_bytes),
-                  Hint());
+      return Fail(
+          Code::kResourceExhausted,
+          fmt::format("{} printed more than {} bytes", command_.setting, command_.max_bytes),
+          Hint());
     }
     if (!open) out.fd = -1;
     STASIS_ASSIGN(const bool errors, Drain(err_.get(), kMaxStderrBytes, messages_, ignored));

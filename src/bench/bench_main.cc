@@ -119,7 +119,8 @@ std::string ReportText(const Measurements& found, const Report& report) {
                       FormatBytes(static_cast<uint64_t>(report.shared.front().held_bytes.median)));
   if (found.arena_reserved_bytes > 0) {
     text += fmt::format(
-        "the first suspend found {} of host memory ready, so it was not entirely cold\n",
+        "{} of host memory had already been allocated before the first suspend, so it was not "
+        "entirely cold\n",
         FormatBytes(found.arena_reserved_bytes));
   }
   if (!found.why_no_hashing.empty()) {

@@ -29,7 +29,9 @@ std::string HugePages() {
 
 Result<HugePagesSetting> HugePagesSetting::Set(const std::string& mode) {
   std::string before = HugePages();
-  if (before.empty()) return Fail(Code::kUnimplemented, "this kernel has no huge pages to set");
+  if (before.empty()) {
+    return Fail(Code::kUnimplemented, "this kernel has no setting for transparent huge pages");
+  }
   STASIS_TRY(Annotate(Write(mode), "set transparent huge pages to " + mode));
   return HugePagesSetting(std::move(before));
 }

@@ -57,8 +57,9 @@ Error NoRoom(uint64_t bytes, const std::vector<Tried>& tried) {
   }
   Error error{Code::kResourceExhausted};
   error.message = fmt::format(
-      "there is no space for the files of {} bytes of CPU memory that CRIU needs (twice as many "
-      "bytes in memory, where the program itself needs as much). Free bytes: {}",
+      "no folder has space for the {} bytes of CPU memory that CRIU reads from files. A folder in "
+      "memory needs twice as much space, because the restored program needs the same amount of "
+      "memory. Free bytes: {}",
       bytes, text);
   error.hint = "end a program that uses a lot of memory, or free space on one of these disks";
   return error;

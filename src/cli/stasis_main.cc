@@ -152,7 +152,7 @@ int Main(int argc, char** argv) {
   app.add_flag("-q,--quiet", globals.quiet, "Print no progress on stderr");
 
   app.add_flag("--no-daemon", globals.no_daemon,
-               "Do the work in this process, even if a daemon runs");
+               "Do the work in this process, even if a daemon is running");
 
   Action action;
   bool needs_config = false;

@@ -42,9 +42,10 @@ void RegisterCheck(App app, const std::function<void(Action)>& select) {
       app.add_subcommand("check", "Check whether this machine, or a program, can be checkpointed");
   verb->add_option("TARGET", options->target,
                    std::string(kTargetHelp) + " (default: check the machine)");
-  verb->add_flag("--full", options->full,
-                 "For the machine: also check the disk's speed, the agent in a program, and a "
-                 "mover on each GPU; takes seconds, and half a GiB of each GPU for a moment");
+  verb->add_flag(
+      "--full", options->full,
+      "For the machine: also check the disk's speed, the agent in a program, and a mover on each "
+      "GPU; takes a few seconds, and needs half a GiB of each GPU for a short time");
   verb->add_option("--timeout", options->timeout_s,
                    "Limit in seconds for each query of the driver, CRIU or a disk")
       ->range(0.1, kLongestTimeoutS)

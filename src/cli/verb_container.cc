@@ -115,12 +115,12 @@ void RegisterContainer(App app, const std::function<void(Action)>& select) {
       "container", "Prepare podman, containerd and runc for checkpoints of GPU containers");
   verb->require_subcommand(1);
   auto setup = verb->add_subcommand(
-      "setup", "Name Stasis's plugin in CRIU's configuration, and write the CDI device");
+      "setup", "Add Stasis's plugin to CRIU's configuration, and write the CDI device");
   options->AddTo(setup, /*looks=*/true);
   setup->callback(
       [=] { select([=](const Globals& globals) { return SetUp(globals, *options); }); });
   auto check =
-      verb->add_subcommand("check", "Check the set-up, the runtimes, and the CRIU that they find");
+      verb->add_subcommand("check", "Check the set-up, the runtimes, and the CRIU that they use");
   options->AddTo(check, /*looks=*/true);
   check->callback(
       [=] { select([=](const Globals& globals) { return CheckSetup(globals, *options); }); });
@@ -132,7 +132,7 @@ void RegisterContainer(App app, const std::function<void(Action)>& select) {
 
 void RegisterCdi(App app, const std::function<void(Action)>& select) {
   auto dir = std::make_shared<std::string>();
-  auto verb = app.add_subcommand("cdi", "Bring the agent into containers");
+  auto verb = app.add_subcommand("cdi", "Make the agent available to containers");
   verb->require_subcommand(1);
   auto install = verb->add_subcommand(
       "install", "Write the CDI device stasis.dev/agent=on, which loads the agent");

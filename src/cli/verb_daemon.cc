@@ -89,7 +89,7 @@ Outcome Start(const Globals& globals, bool foreground) {
   char word[16];
   if (TEMP_FAILURE_RETRY(::poll(&wait, 1, deadline.PollTimeout())) == 1 &&
       TEMP_FAILURE_RETRY(::read(ready.get(), word, sizeof word)) > 0) {
-    PrintResult(globals, fmt::format("the daemon runs: process {}", daemon.pid()),
+    PrintResult(globals, fmt::format("the daemon is running: process {}", daemon.pid()),
                 {{"pid", daemon.pid()}, {"socket", socket}, {"started", true}});
     return 0;
   }

@@ -338,8 +338,8 @@ void AddOptionsOf(const ImageVerb& row, ImageOptions& options, App sub) {
   }
   if (row.run == Verify) {
     sub.add_option("--not-before", options.not_before,
-                   "With -R: report an image that was pushed earlier, because the storage may have "
-                   "brought back an old one. UTC, as in 2026-11-26T10:00:00Z")
+                   "With -R: report an image that was pushed before TIME, because the storage may "
+                   "have replaced the image by an earlier one. UTC, as in 2026-11-26T10:00:00Z")
         ->option_text("TIME");
   }
 }

@@ -12,8 +12,8 @@ namespace stasis::cli {
 namespace {
 
 constexpr char kKeepCopy[] =
-    "Copy this file to every machine that shall read the images, and to a safe place: without it\n"
-    "nobody can decrypt them.\n";
+    "Copy this file to every machine that needs to read the images, and to a safe place: without "
+    "it\nnobody can decrypt them.\n";
 
 Outcome CreateKey(const Globals& globals, const std::string& file) {
   v1::CreateKeyRequest request;

@@ -134,7 +134,7 @@ class Parser {
     auto value = ParseValue(line.substr(equals + 1));
     if (!value) {
       return Unreadable(
-          "a value must be a \"text\", a number, true or false, on the same line as its key");
+          "a value must be a quoted string, a number, true or false, on the same line as its key");
     }
     entries_.push_back({index, std::move(*value), number_});
     return {};

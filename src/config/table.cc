@@ -42,13 +42,12 @@ constexpr Row kRows[] = {
      "STASIS_COMPRESS", "", "Compression of a dump, unless --compress is given"},
     {"dump.pack_size", Kind::kSize, &Settings::pack_bytes, "128MiB", kMiB, kMiB* kMiB, "",
      "STASIS_PACK_SIZE", "",
-     "Target size of a pack file; at most one for each CPU is written at a time. Images share "
+     "Target size of a pack file; at most one pack for each CPU is written at a time. Images share "
      "whole packs"},
     {"criu.data", Kind::kChoice, &Settings::criu_data, "embedded", 0, 0, "embedded|reference",
      "STASIS_CRIU_DATA", "",
-     "Where CRIU's plugin saves GPU data: embedded in CRIU's image folder, or in the store, to "
-     "which "
-     "CRIU's image folder then has a reference"},
+     "Where CRIU's plugin saves GPU data: embedded in CRIU's image folder, or in the store, with a "
+     "reference in CRIU's image folder"},
     {"repository.default", Kind::kRepository, &Settings::default_repository, "", 0, 0, "",
      "STASIS_REPOSITORY", "none",
      "The repository of `image push`, `image pull` and `repo check` without -R: "

@@ -43,8 +43,8 @@ Status CheckCtr(const CheckpointRequest& request) {
   }
   if (!request.leave_running) {
     return Fail(Code::kUnimplemented,
-                "ctr lets a container run on after its checkpoint: what it does until it is ended "
-                "would be lost",
+                "ctr leaves a container running after its checkpoint, and the work that it does "
+                "until it is ended would be lost",
                 "add --leave-running; `ctr task kill -s SIGKILL` ends the container");
   }
   return {};

@@ -49,7 +49,7 @@ TEST_F(CheckpointTest, PodmanKeepsItOrExportsIt) {
 TEST_F(CheckpointTest, CtrCanOnlyLeaveARestorableContainerRunning) {
   CheckpointRequest request = Of(Runtime::kContainerd, "t1");
   request.image = "t1-saved";
-  EXPECT_NE(Line(CheckpointCommand(request)).find("lets a container run on"), std::string::npos);
+  EXPECT_NE(Line(CheckpointCommand(request)).find("leaves a container running"), std::string::npos);
   request.leave_running = true;
   EXPECT_EQ(Line(CheckpointCommand(request)),
             "ctr --namespace default containers checkpoint --image --rw --task t1 t1-saved");

@@ -78,7 +78,7 @@ Result<bool> Drain(int fd, std::string& out) {
     if (n < 0) return FailErrno(errno, "read its output");
     if (out.size() + static_cast<size_t>(n) > kMaxOutputBytes) {
       return Fail(Code::kResourceExhausted,
-                  fmt::format("it prints more than {} MiB", kMaxOutputBytes >> 20));
+                  fmt::format("it printed more than {} MiB", kMaxOutputBytes >> 20));
     }
     out.append(buffer, static_cast<size_t>(n));
   }
@@ -195,7 +195,7 @@ class SystemRunner final : public CommandRunner {
     for (;;) {
       const auto ready = TEMP_FAILURE_RETRY(::poll(polled, 3, deadline.PollTimeout()));
       if (ready < 0) return FailErrno(errno, "poll");
-      if (ready == 0) return Fail(Code::kDeadlineExceeded, "it does not end in time");
+      if (ready == 0) return Fail(Code::kDeadlineExceeded, "it did not end in time");
       for (int i = 1; i <= 2; ++i) {
         if (polled[i].fd < 0) continue;
         STASIS_ASSIGN(const bool more, Drain(polled[i].fd, i == 1 ? output.out : output.err));

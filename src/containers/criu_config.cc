@@ -111,7 +111,7 @@ Result<std::string> AddToCriuConfig(const std::string& text, const std::string& 
                 fmt::format("{} already says `libdir {}`, and CRIU loads plugins from one folder "
                             "only",
                             path, theirs.libdir),
-                "delete that line if nothing needs its plugins, and type the command again");
+                "delete that line if nothing needs its plugins, and run the command again");
   }
   std::string ours;
   if (theirs.libdir.empty()) ours += fmt::format("libdir {}\n", libdir);

@@ -145,11 +145,12 @@ std::optional<Identity> IdentifyContainer(process::HostPid pid, const std::strin
 
 std::string CommandInstead(const Identity& identity, const std::string& verb) {
   if (!identity.reference) {
-    return "checkpoint it with the runtime that runs it (docs/containers.md); `stasis suspend` and "
-           "`resume` work";
+    return "checkpoint it with its container runtime (docs/containers.md); `stasis suspend` and "
+           "`stasis resume` work with the process id";
   }
-  return fmt::format("type `stasis {} {}`; `stasis suspend` and `resume` work as they are", verb,
-                     identity.reference->ToString());
+  return fmt::format(
+      "use `stasis {} {}`; `stasis suspend` and `stasis resume` work with the process id", verb,
+      identity.reference->ToString());
 }
 
 }  // namespace stasis::containers

@@ -138,7 +138,7 @@ Observation InspectContainerd(const Asked& asked) {
   const std::string socket = ContainerdSocket(asked.places);
   if (!PathExists(socket)) {
     return {"containerd", Level::kNote,
-            fmt::format("ctr is installed, and no containerd at {}", socket),
+            fmt::format("ctr is installed, but containerd has no socket at {}", socket),
             "start it, or name its socket with --containerd-address"};
   }
   auto output = RunOk(asked.runner, {path, "--address", socket, "version"}, asked.deadline);
@@ -240,7 +240,7 @@ Observation InspectCdi(const SetupPaths& paths) {
         fmt::format("{}/{} names {}, which does not exist", paths.cdi_folder, kCdiFile, *library),
         "`sudo stasis cdi install`"};
   }
-  return {"container-cdi", Level::kOk, fmt::format("{} brings in {}", kCdiDevice, *library), {}};
+  return {"container-cdi", Level::kOk, fmt::format("{} mounts {}", kCdiDevice, *library), {}};
 }
 
 // Returns the path of the socket to which the plugin connects.
@@ -261,13 +261,13 @@ Observation InspectDaemon(const SetupPaths& paths) {
     listens = line.ends_with(" " + path) && line.find(" 00010000 ") != line.npos;
   }
   if (!listens) {
-    return {"container-daemon", Level::kWarning, "no stasisd listens at " + path,
-            "`systemctl start stasisd`, or `sudo stasis daemon start`"};
+    return {"container-daemon", Level::kWarning, "no stasisd is listening at " + path,
+            "run `systemctl start stasisd` or `sudo stasis daemon start`"};
   }
   struct stat st;
   if (::stat(path.c_str(), &st) == 0 && st.st_uid != 0) {
     return {"container-daemon", Level::kWarning,
-            fmt::format("the stasisd at {} is not root's but user {}'s", path, st.st_uid),
+            fmt::format("the stasisd at {} belongs to user {}, not to root", path, st.st_uid),
             "`sudo stasis daemon start`"};
   }
   return {"container-daemon", Level::kOk, "stasisd listens at " + path, {}};

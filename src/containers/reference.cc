@@ -72,7 +72,7 @@ Result<Reference> ParseReference(const std::string& text) {
   }
   const bool containerd = reference.runtime == Runtime::kContainerd;
   if (!IsName(reference.name, containerd ? "._-:/@+" : "._-+")) {
-    return FailReference("'" + text + "' has no valid name behind its colon");
+    return FailReference("'" + text + "' has no valid name after its colon");
   }
   return reference;
 }

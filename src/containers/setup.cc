@@ -18,7 +18,7 @@ Result<SetupResult> SetUp(const SetupPaths& paths, const std::string& library) {
     return Fail(Code::kUnimplemented,
                 "CRIU's configuration cannot name " + paths.plugin_folder +
                     ": its path has a blank, a quote or '#'",
-                "install Stasis at a path without");
+                "install Stasis at a path without these characters");
   }
   STASIS_ASSIGN(const std::string before, ReadSharedFile(paths.criu_config));
   STASIS_ASSIGN(const std::string after,

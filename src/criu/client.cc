@@ -90,8 +90,9 @@ Error Overdue(Ended ended) {
   error.not_undone = ended == Ended::kNotYet;
   if (error.not_undone) {
     error.hint =
-        "CRIU waits for a file system or a device, and holds the program stopped until it gets an "
-        "answer. Then CRIU ends, the program runs on, and `stasis recover` finishes the roll-back.";
+        "CRIU is waiting for a file system or a device, and keeps the program stopped until it "
+        "gets an answer. Then CRIU exits, the program continues, and `stasis recover` finishes the "
+        "roll-back.";
   }
   return error;
 }

@@ -120,7 +120,7 @@ class SocketLink final : public PluginLink {
   Status AwaitExit(const Deadline& deadline) override {
     if (ipc::AwaitReadable(pidfd_.get(), deadline)) return {};
     return Fail(Code::kDeadlineExceeded,
-                fmt::format("CRIU (process {}) does not exit", criu_.value));
+                fmt::format("CRIU (process {}) has not exited", criu_.value));
   }
 
   int exit_fd() const override { return pidfd_.get(); }
@@ -152,7 +152,7 @@ class SocketLink final : public PluginLink {
       if (ready > 0) return true;
       if (deadline.passed()) {
         return Fail(Code::kDeadlineExceeded,
-                    fmt::format("CRIU (process {}) does not continue", criu_.value));
+                    fmt::format("CRIU (process {}) has not continued", criu_.value));
       }
     }
   }

@@ -267,8 +267,9 @@ Result<InheritPlan> PlanInherit(const std::vector<ExternalFd>& externals,
                            external.kind + ") is discarded: no replacement was given.");
     }
     if (number < 0) {
-      return Fail(Code::kResourceExhausted, "no descriptor is left to replace " + external.key +
-                                                " (fd " + std::to_string(external.fd) + ")");
+      return Fail(Code::kResourceExhausted, "no descriptor is available as a replacement for " +
+                                                external.key + " (fd " +
+                                                std::to_string(external.fd) + ")");
     }
     plan.inherit.push_back({external.key, number});
   }

@@ -96,7 +96,7 @@ std::string HolderOf(const std::set<std::string>& sockets) {
 tl::unexpected<Error> Unseen(const TcpPort& port, const Error& why) {
   return Fail(
       Code::kAlreadyExists,
-      fmt::format("the port {} of the program is in use, and the process cannot be determined: {}",
+      fmt::format("the program's port {} is in use, and the process cannot be determined: {}",
                   ToString(port), why.ToString()),
       "End the process that listens there, then restore again. If only closed connections hold the "
       "port, it becomes free after a minute.");
@@ -151,7 +151,7 @@ class Freeing {
     if (cancelled_()) return Fail(Code::kCancelled, "cancelled");
     if (!deadline_.passed()) return {};
     return Fail(Code::kDeadlineExceeded,
-                fmt::format("the port {} of the program is still held by closed connections at the "
+                fmt::format("the program's port {} was still held by closed connections at the "
                             "deadline ({} were dropped)",
                             ToString(port), dropped_.size()),
                 "Allow more time with --timeout.");
@@ -164,7 +164,7 @@ class Freeing {
     }
     const std::string holder = HolderOf(names);
     return Fail(Code::kAlreadyExists,
-                fmt::format("the port {} of the program is in use by {}", ToString(port),
+                fmt::format("the program's port {} is in use by {}", ToString(port),
                             holder.empty() ? "a process that is not visible here" : holder),
                 "End that process, then restore again.");
   }
@@ -191,7 +191,7 @@ class Freeing {
 
   Status Late(const TcpPort& port, size_t count, milliseconds left) const {
     return Fail(Code::kDeadlineExceeded,
-                fmt::format("the port {} of the program is held for another {} s by {} "
+                fmt::format("the program's port {} will be held for another {} s by {} "
                             "(TIME_WAIT), which is past the deadline",
                             ToString(port), (left.count() + 999) / 1000,
                             count == 1 ? "a closed connection"

@@ -100,7 +100,9 @@ Result<std::vector<TcpSocket>> TcpSockets::WithLocalPort(uint16_t port) {
                     if (message.id.idiag_sport == htons(port)) sockets.push_back(Parse(message));
                   }));
     // A kernel without IPv6 has no IPv6 sockets.
-    if (error != 0 && family == AF_INET) return FailErrno(error, "sock_diag of TCP sockets");
+    if (error != 0 && family == AF_INET) {
+      return FailErrno(error, "list TCP sockets through sock_diag");
+    }
   }
   return sockets;
 }

@@ -83,7 +83,7 @@ Result<UnixSockets> UnixSockets::Read(process::HostPid pid) {
     found.sockets_[message->udiag_ino] = ParseOne(header);
   };
   STASIS_ASSIGN(int error, AskSockDiag(netlink.get(), &ask, sizeof ask, take));
-  if (error != 0) return FailErrno(error, "sock_diag of unix sockets");
+  if (error != 0) return FailErrno(error, "list unix sockets through sock_diag");
   return found;
 }
 

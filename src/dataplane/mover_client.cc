@@ -206,7 +206,7 @@ Result<CopyResult> Mover::Load(const CopyOptions& options, const Deadline& deadl
       if (options.filled && arena_bytes_ > 0) {
         STASIS_ASSIGN(part.bytes, options.filled(loaded));
         part.bytes = std::min(part.bytes, arena_bytes_);
-        if (part.bytes <= loaded) return Fail(Code::kInternal, "the load makes no progress");
+        if (part.bytes <= loaded) return Fail(Code::kInternal, "the load has made no progress");
       }
       UniqueFd zero;
       if (loaded == 0 && !options.zero.empty()) {

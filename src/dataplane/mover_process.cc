@@ -162,7 +162,7 @@ Result<Reply> MoverProcess::Call(Request request, std::span<const int> fds,
                 broken ? "" : LikelyLimitHint());
   };
   if (!connected()) {
-    return Fail(Code::kUnavailable, "no mover runs for " + options_.gpu.value);
+    return Fail(Code::kUnavailable, "no mover is running for " + options_.gpu.value);
   }
   const int socket = helper_->socket();
   request.id = ++last_id_;
@@ -191,7 +191,7 @@ Result<Reply> MoverProcess::Call(Request request, std::span<const int> fds,
     }
     const char* invalid = wire::WhyInvalid(reply, packet->size, packet->fds.size());
     if (invalid == nullptr && (reply.id != request.id || reply.op != request.op)) {
-      invalid = "a reply to no request";
+      invalid = "a reply that matches no request";
     }
     if (invalid != nullptr) return lost(invalid);
     if (reply.progress != 0) {

@@ -107,8 +107,8 @@ Status CheckReleased(device::DeviceControl& device, const RecordedProcess& p) {
               fmt::format("it still holds {} GPU file(s) after the driver's checkpoint, the first "
                           "is {}",
                           held.size(), held[0]),
-              "something other than CUDA uses the GPU there (graphics, a profiler, a child after "
-              "fork)");
+              "something other than CUDA uses the GPU in this process (graphics, a profiler, a "
+              "child after fork)");
 }
 
 }  // namespace
@@ -276,7 +276,7 @@ Status ReturnToRecordedState(const Services& services, const RecordedProcess& pr
       // The driver reports no state for a process that is ending.
       if (!process::IsAlive(process.id)) return {};
       return Fail(Code::kDataLoss,
-                  fmt::format("the GPU state of process {} is {} and was {}", process.id.pid.value,
+                  fmt::format("the GPU state of process {} is {}, but was {}", process.id.pid.value,
                               device::StateName(*now), device::StateName(process.initial)));
     }
     Status done = step->move(services, process, deadline);

@@ -31,7 +31,7 @@ Status MapAgain(Services& services, SharedMember& member, milliseconds timeout) 
     auto found = FindAgent(*services.agents, member.id, timeout);
     if (!process::IsAlive(member.id)) return {};
     if (!found) return Fail(std::move(found).error());
-    if (!*found) return Fail(Code::kUnavailable, "its agent cannot be found any more");
+    if (!*found) return Fail(Code::kUnavailable, "its agent can no longer be found");
     member.agent = std::move(*found);
   }
   if (member.agent->hello().state != agent_protocol::State::kReleased) return {};

@@ -70,11 +70,12 @@ Status AddProcess(agent_client::Agents& agents, const RecordedProcess& process,
   if (!agent) return leave("no agent in the program");
   const agent_protocol::HelloReply& hello = agent->hello();
   if (hello.state != agent_protocol::State::kOpen) {
-    return Fail(Code::kFailedPrecondition,
-                hello.state == agent_protocol::State::kReleased
-                    ? "its GPU memory was released and has not been restored"
-                    : "its GPU memory was restored, but its stack limits were not: it does not run",
-                fmt::format("`stasis resume {}` restores what is missing", process.id.pid.value));
+    return Fail(
+        Code::kFailedPrecondition,
+        hello.state == agent_protocol::State::kReleased
+            ? "its GPU memory was released and has not been restored"
+            : "its GPU memory was restored, but its stack limits were not, so it is not running",
+        fmt::format("`stasis resume {}` restores what is missing", process.id.pid.value));
   }
   // The driver's checkpoint of shared memory and events like these would succeed, but its restore
   // would fail.
@@ -83,8 +84,8 @@ Status AddProcess(agent_client::Agents& agents, const RecordedProcess& process,
   if ((hello.blockers & kFatal) != 0) {
     return Fail(
         Code::kUnimplemented, WhyNotShared(hello),
-        "all processes that share it must be started with the agent (`stasis run`); with NCCL, "
-        "NCCL_NVLS_ENABLE=0 NCCL_CUMEM_HOST_ENABLE=0 in its environment avoids it");
+        "all processes that share it must be started with the agent (`stasis run`); NCCL does not "
+        "share it if NCCL_NVLS_ENABLE=0 NCCL_CUMEM_HOST_ENABLE=0 is in the program's environment");
   }
   if (options.driver_alone) return leave("the driver was chosen to save everything");
   if (process.initial == ProcessState::kLocked) return leave("the driver has it locked");

@@ -305,7 +305,7 @@ Status SharedResume::BindProcesses(const std::vector<Returned>& processes) {
   for (const GpuShard& shard : shards_) {
     if (!IsExpected(shard.key.process)) continue;
     return Fail(Code::kInternal,
-                fmt::format("process {} of the image does not ask for its GPU memory",
+                fmt::format("process {} of the image did not request its GPU memory",
                             shard.key.process.pid.value));
   }
   return {};
@@ -402,7 +402,7 @@ Status OpenGate(agent_client::Agents& agents, const process::ProcessId& id) {
   Error error = std::move(open).error();
   if (agent_client::IsOutOfMemory(error)) error.code = Code::kResourceExhausted;
   error.context.clear();
-  error.message = "its memory was restored but it does not run: " + error.message;
+  error.message = "its memory was restored, but it is not running: " + error.message;
   error.hint = fmt::format(
       "free memory on its GPU (`stasis gpu ls`): its agent keeps retrying, and `stasis resume {}` "
       "retries at once",

@@ -293,7 +293,7 @@ Status SharedSuspend::RepairAfterPrecopy(const Deadline& deadline) {
     member.agent.reset();
     STASIS_ASSIGN(member.agent, FindAgent(*services_.agents, member.id, kAgentAnswer));
     if (member.agent) return {};
-    return Fail(Code::kUnavailable, "its agent cannot be found any more");
+    return Fail(Code::kUnavailable, "its agent can no longer be found");
   }));
   return PrepareMovers(deadline);
 }

@@ -15,7 +15,7 @@ constexpr DriverAbility kAbilities[] = {
      "Stasis can neither suspend nor dump GPU programs, because the driver has no checkpoint "
      "interface"},
     {13000, "580", "resuming and restoring on other GPUs (--gpu-map)",
-     "--gpu-map does not work before 580"},
+     "--gpu-map does not work with drivers before 580"},
     {13040, "later", "storage of checkpoint data by the caller (not used by Stasis yet)", ""},
 };
 

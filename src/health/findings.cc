@@ -13,7 +13,7 @@ constexpr char kAway[] = "suspend and dump";
 constexpr Kind kMachine[] = {
     {"installation", "Stasis's own programs", "everything",
      "A program of Stasis is missing or cannot be run.",
-     "unpack the release again; in a checkout `./run build`"},
+     "unpack the release again; in a checkout, run `./run build`"},
     {"kernel", "the kernel", kImages, "CRIU and the agent need system calls of Linux 5.9 or newer.",
      "install a newer kernel"},
     {"user-namespace", "whether root in this shell is root on the machine", "",
@@ -30,7 +30,8 @@ constexpr Kind kMachine[] = {
      "its own programs.",
      "if this is a container, start it with --cap-add SYS_RESOURCE"},
     {"criu", "the CRIU that is used", kImages, "CRIU is missing or too old.",
-     "`./run setup` in a checkout, or install your distribution's package when it is 4.1 or newer"},
+     "run `./run setup` in a checkout, or install your distribution's `criu` package if it is 4.1 "
+     "or newer"},
     {"chosen-pid", "whether a process can be given its old process id", "restore",
      "A restored program gets its previous process ids, and this user may not choose process ids.",
      kAsRoot},
@@ -53,8 +54,9 @@ constexpr Kind kMachine[] = {
      "`nvidia-smi -L` lists the GPUs that the driver sees; a container must be started with access "
      "to the GPUs"},
     {"persistence", "the persistence mode of the GPUs", "",
-     "The driver shuts down an unused GPU, and the next program or command waits for seconds until "
-     "the GPU is up again. Nothing fails, because Stasis's helpers start the driver themselves.",
+     "The driver shuts down an unused GPU, and the next program or command waits several seconds "
+     "until the GPU has started again. Nothing fails, because Stasis's helpers start the driver "
+     "themselves.",
      "`sudo nvidia-smi -pm 1`"},
     {"gpu-memory-free", "room on each GPU for a mover", "",
      "A mover needs 270 to 540 MiB of a GPU's memory for its own context while it copies. If that "
@@ -70,12 +72,12 @@ constexpr Kind kMachine[] = {
     {"reserved-huge-pages", "reserved huge pages (hugetlbfs)", "",
      "This memory is reserved for programs that ask for huge pages explicitly. Stasis does not, so "
      "this memory cannot hold suspended data.",
-     "`sudo sysctl vm.nr_hugepages=0`, if no program uses them"},
+     "if no program uses them, run `sudo sysctl vm.nr_hugepages=0`"},
     {"memlock", "how much memory programs of this user may lock", "",
      "Programs inherit this limit from the shell that starts them. A program that locks memory "
      "(mlock, RDMA) may fail. A program that has locked more than the limit can be restored only "
      "with a higher limit.",
-     "`ulimit -l unlimited`, or `memlock` in /etc/security/limits.conf"},
+     "run `ulimit -l unlimited`, or set `memlock` in /etc/security/limits.conf"},
     {"run-folder", "room for journals and locks", "everything",
      "Each operation records every step in a journal before it begins the step.",
      "free space on that file system"},
@@ -96,19 +98,19 @@ constexpr Kind kMachine[] = {
      "refused.",
      "end or suspend other programs on that GPU: `stasis gpu ls`"},
     {"containers", "container runtimes on a machine that is not set up for them", "",
-     "CRIU alone cannot checkpoint a GPU program in a container. With Stasis' plugin in CRIU, "
+     "CRIU alone cannot checkpoint a GPU program in a container. With Stasis's plugin in CRIU, "
      "the commands of podman, containerd and runc can.",
-     "`sudo stasis container setup`, if GPU programs run in containers here"},
+     "run `sudo stasis container setup` if GPU programs run in containers here"},
     {"container-plugin", "CRIU's plugin of this installation", "checkpoints of containers",
      "CRIU fails for every container if the folder in its configuration does not exist.",
-     "unpack the release again, or `sudo stasis container remove`"},
+     "unpack the release again, or run `sudo stasis container remove`"},
     {"container-criu", "CRIU's configuration, which all runtimes read",
      "checkpoints of GPU containers", "CRIU loads plugins from the one folder that `libdir` names.",
      "`sudo stasis container setup`"},
     {"container-daemon", "the daemon to which CRIU's plugin connects",
      "checkpoints of GPU containers",
-     "stasisd saves and restores the GPU state for the plugin, which does nothing itself.",
-     "`systemctl start stasisd`, or `sudo stasis daemon start`"},
+     "stasisd saves and restores the GPU state for the plugin, which only sends requests.",
+     "run `systemctl start stasisd` or `sudo stasis daemon start`"},
     {"container-cdi", "the CDI device that loads the agent in containers",
      "containers with --device stasis.dev/agent=on",
      "Without the agent the driver saves the GPU memory, and a container with several GPU "
@@ -196,7 +198,7 @@ constexpr Kind kTarget[] = {
      "have the program close it before a dump"},
     {"deleted-file", "files that were deleted", "dump",
      "Only the program still has these files, so the image would have to contain them.",
-     "--link-remap, or --criu-opt ghost-limit=BYTES"},
+     "use --link-remap, or raise the limit with --criu-opt ghost-limit=BYTES"},
     {"file-lock", "file locks", "dump",
      "Another program may have taken the lock before the restore.",
      "--file-locks takes them again at the restore"},
@@ -205,7 +207,7 @@ constexpr Kind kTarget[] = {
      "--tcp=close cuts them, --tcp=keep keeps them"},
     {"tcp-in-flight", "connections that have not been accepted yet", "dump",
      "CRIU cannot save a connection that the program has not accepted.",
-     "try again, or --criu-opt skip-in-flight"},
+     "try again, or drop them with --criu-opt skip-in-flight"},
     {"socket", "other sockets", "dump", "CRIU cannot save them.",
      "disable the feature that uses them"},
     {"unix-socket", "connections to programs outside of its tree", "dump",
@@ -222,15 +224,14 @@ constexpr Kind kTarget[] = {
     {"watchdog-systemd", "systemd's watchdog of its unit", "",
      "systemd kills a unit that does not report in time, so the pause must be shorter than the "
      "timeout. A dump ends the program, and its unit may then restart it.",
-     "`systemctl edit UNIT`: WatchdogSec=0, and Restart=no for a dump"},
+     "set WatchdogSec=0, and Restart=no for a dump, with `systemctl edit UNIT`"},
     {"watchdog-thread", "threads that detect a hung program", "",
      "PyTorch ends a program whose collectives exceed a timeout. The time during which the program "
      "is suspended counts too.",
-     "keep the pause below the timeout of init_process_group, or raise it"},
+     "keep the pause below the timeout of init_process_group, or raise that timeout"},
     {"timers", "timers that are running", "",
-     "A timer runs on while the program is suspended. After a restore, the timer continues with "
-     "the "
-     "time that was left at the dump.",
+     "A timer continues to run while the program is suspended. After a restore, the timer "
+     "continues with the time that was left at the dump.",
      ""},
     {"inotify", "watched files", "", "Changes during the pause are not reported to the program.",
      ""},

@@ -108,7 +108,7 @@ Result<ResidentName> ClaimResidentName(const std::string& path) {
   STASIS_TRY(Annotate(LockUntil(name.lock.get(), Deadline::In(kLockLimit)), LockOf(path)));
   auto there = ConnectResident(path);
   if (there || there.error().code != Code::kNotFound) {
-    return Fail(Code::kAborted, "another process listens at " + path);
+    return Fail(Code::kAborted, "another process is listening at " + path);
   }
   // Remove the stale name of a killed helper.
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) return FailErrno(errno, "remove " + path);

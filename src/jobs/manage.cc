@@ -80,7 +80,7 @@ constexpr Refusal kRefusals[] = {RefuseInit,    RefuseKernelThread, RefuseEnded,
 
 tl::unexpected<Error> InJob(const std::string& who, const std::string& id) {
   return Fail(Code::kAlreadyExists, who + " is in job " + id + " already",
-              "use it by that name; `stasis inspect " + id + "` shows it");
+              "use the job's name; `stasis inspect " + id + "` shows it");
 }
 
 // Jobs of other users are in other stores, but their shims are visible.

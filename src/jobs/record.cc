@@ -146,7 +146,7 @@ Result<DumpedMark> DecodeDumped(const std::string& text) {
   std::string_view path = std::string_view(text).substr(static_cast<size_t>(path_at));
   const bool is_place = path.starts_with('/') || path.starts_with(kMovedTo);
   if (!is_place || path.size() > kMaxPathBytes + 1 || path.find('\0') != path.npos) {
-    return Fail(Code::kDataLoss, "the record is damaged: it has no path of an image");
+    return Fail(Code::kDataLoss, "the record is damaged: the path of the image is missing");
   }
   mark.image = path.substr(0, path.size() - 1);
   return mark;

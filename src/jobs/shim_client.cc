@@ -257,7 +257,7 @@ Status RestoreShim::AwaitAck(Kind of, const Deadline& deadline) {
   STASIS_ASSIGN(Message message, Await(Kind::kAck, deadline));
   if (message.kind == Kind::kFailed) return FailedStep(message, {});
   if (message.value != static_cast<int32_t>(of)) {
-    return Fail(Code::kInternal, "the shim acknowledged another message");
+    return Fail(Code::kInternal, "the shim acknowledged a different message");
   }
   return {};
 }

@@ -33,7 +33,7 @@ tl::unexpected<Error> Refused(const TerminalHeader& header) {
     default:
       return Fail(
           Code::kUnimplemented,
-          "its shim speaks version " + std::to_string(header.version) +
+          "its shim uses version " + std::to_string(header.version) +
               " of the terminal protocol, this Stasis version " +
               std::to_string(shim::kTerminalVersion),
           "attach with the Stasis that started the job; `stasis logs -f` works with any version");

@@ -159,7 +159,7 @@ Error Channel::NotAGreeting(std::string text) {
   const ssize_t more = ::read(input_.get(), text.data() + begun, text.size() - begun);
   text.resize(begun + static_cast<size_t>(std::max<ssize_t>(more, 0)));
   return Error{Code::kFailedPrecondition, Domain::kStasis, 0,
-               "the other side sent no greeting of the migration protocol but \"" +
+               "the other side did not send the greeting of the migration protocol, but \"" +
                    objects::Printable(text) + "\"",
                "a login on the other host must print nothing on its standard output"};
 }

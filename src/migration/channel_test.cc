@@ -208,9 +208,11 @@ TEST(ChannelTest, RefusesAnotherGreeting) {
     std::string greeting, message;
   };
   for (const Case& wrong :
-       {Case{"hi\n", "the other side sent no greeting of the migration protocol but \"hi?\""},
+       {Case{"hi\n",
+             "the other side did not send the greeting of the migration protocol, but \"hi?\""},
         Case{"\x89STSgim\n1234",
-             "the other side sent no greeting of the migration protocol but \"\x89STSgim?1234\""},
+             "the other side did not send the greeting of the migration protocol, but "
+             "\"\x89STSgim?1234\""},
         Case{Greeting(2),
              "the other side uses version 2 of the migration protocol, this one version 1"}}) {
     auto [ours, theirs] = testing::Sockets();

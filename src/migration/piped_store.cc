@@ -19,8 +19,10 @@ Error WrongReply(const std::string& why) {
 // The rules of ObjectStore::List(). Callers that page through a list rely on them.
 Status CheckPage(const objects::ListPage& page, const std::string& prefix,
                  const std::string& start_after, uint32_t limit) {
-  if (page.objects.size() > limit) return Fail(WrongReply("a list longer than asked for"));
-  if (page.more && page.objects.empty()) return Fail(WrongReply("an empty list that goes on"));
+  if (page.objects.size() > limit) return Fail(WrongReply("a list longer than requested"));
+  if (page.more && page.objects.empty()) {
+    return Fail(WrongReply("an empty list that claims to have more entries"));
+  }
   const std::string* last = &start_after;
   for (const objects::ObjectInfo& object : page.objects) {
     if (!objects::CheckKey(object.key) || !object.key.starts_with(prefix) || object.key <= *last) {
@@ -141,7 +143,7 @@ Status PipedStore::Get(const std::string& key, uint64_t offset, uint64_t bytes, 
   request.header.set_offset(offset);
   request.header.set_bytes(bytes);
   request.read_answer = [&]() -> Status {
-    if (channel_.payload_left() != bytes) return Fail(WrongReply("a range of another length"));
+    if (channel_.payload_left() != bytes) return Fail(WrongReply("a range of the wrong length"));
     std::string buffer(std::min<uint64_t>(bytes, kBufferBytes), '\0');
     // The channel discards the rest after an error of the sink.
     while (taken && channel_.payload_left() > 0) {

@@ -71,8 +71,8 @@ Error SshCommand::Explain(Error error) {
         host_, host_);
   } else if (code == kSshFailed) {
     error.hint = fmt::format(
-        "ssh has printed the reason. `ssh -o BatchMode=yes {} stasis version` must work without a "
-        "question",
+        "ssh has printed the reason. `ssh -o BatchMode=yes {} stasis version` must work without "
+        "asking a question",
         host_);
   }
   return error;

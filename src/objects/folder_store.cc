@@ -285,7 +285,7 @@ Status FolderStore::Get(const std::string& key, uint64_t offset, uint64_t bytes,
   STASIS_TRY(Begin(call));
   STASIS_ASSIGN(const ObjectFile file, OpenObject(folder_.get(), path_, key));
   if (bytes > file.bytes || offset > file.bytes - bytes) {
-    return Fail(Code::kOutOfRange, path_ + "/" + key + " is shorter than the range asked for");
+    return Fail(Code::kOutOfRange, path_ + "/" + key + " is shorter than the requested range");
   }
   const auto buffer = std::make_unique_for_overwrite<char[]>(kReadBytes);
   for (uint64_t done = 0; done < bytes;) {

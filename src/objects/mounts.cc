@@ -50,8 +50,8 @@ Status CheckMount(const Mount& mount, const std::string& path) {
   };
   if (has("noac") || has("actimeo=0") || (has("acregmax=0") && has("acdirmax=0"))) return {};
   return Fail(Code::kFailedPrecondition,
-              fmt::format("{} is on NFS and mounted without actimeo=0, so this host sees files of "
-                          "other hosts late",
+              fmt::format("{} is on NFS and mounted without actimeo=0, so this host sees changes "
+                          "by other hosts too late",
                           path),
               "mount it with the option actimeo=0 or noac");
 }

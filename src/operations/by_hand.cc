@@ -124,9 +124,10 @@ Status ByHand::Checkpoint(const Deadline& deadline) const {
         fmt::format("process {} shares GPU memory with another process (CUDA IPC), which the "
                     "driver's checkpoint would separate",
                     id_.pid.value),
-        fmt::format("`stasis gpu unlock {}` lets the process run again; `stasis suspend` of a job "
-                    "or process whose tree contains both works through their agents",
-                    id_.pid.value));
+        fmt::format(
+            "`stasis gpu unlock {}` lets the process run again; to suspend both through their "
+            "agents, use `stasis suspend` with a job or process whose tree contains both",
+            id_.pid.value));
   }
   if ((memory & agent_protocol::kMemoryImported) != 0) {
     return Fail(

@@ -34,7 +34,7 @@ Status CheckLibraries(const store::ImageReader& reader) {
     if (jobs[0].file.checksums == file.checksums) continue;
     return Fail(
         Code::kDataLoss, Domain::kImage, 0,
-        fmt::format("image {} is damaged: {} has another checksum", reader.path(), file.path));
+        fmt::format("image {} is damaged: {} has a different checksum", reader.path(), file.path));
   }
   return {};
 }
@@ -58,8 +58,8 @@ Status CheckSameDump(const std::string& images, const std::string& data) {
   if (criu && copy && *criu == *copy) return {};
   return Fail(
       Code::kDataLoss,
-      fmt::format("CRIU's files in {} and the GPU data in {} are not of the same dump: {} "
-                  "is not the file that {} is a copy of",
+      fmt::format("CRIU's files in {} and the GPU data in {} are from different dumps: {} and its "
+                  "copy {} differ",
                   images, data, kInventory, kInventoryCopy),
       "restore from a folder that a single dump wrote, and whose files were copied together");
 }

@@ -81,8 +81,7 @@ Status DumpRun::CheckHeldByCriu() const {
   for (const process::ProcessId& id : living_) {
     STASIS_ASSIGN(const auto credentials, process::ReadCredentials(id.pid));
     if (credentials.tracer.value != 0) continue;
-    return Fail(Code::kUnavailable,
-                fmt::format("CRIU does not hold process {} any more", id.pid.value));
+    return Fail(Code::kUnavailable, fmt::format("CRIU no longer holds process {}", id.pid.value));
   }
   return {};
 }

@@ -444,7 +444,7 @@ std::string DumpRun::FinishAfterFailure() {
 std::string DumpRun::FinishProgram() {
   std::string left = fmt::format("The image {} is complete.", operation_.image);
   if (switched_) {
-    left += fmt::format(" The program {} {}.", runs_there_ ? "runs at" : "may run at",
+    left += fmt::format(" The program {} {}.", runs_there_ ? "is running at" : "may be running at",
                         dump_.hand_over->Place());
   }
   if (half_ended_) {
@@ -462,7 +462,8 @@ std::string DumpRun::FinishProgram() {
   }
   if (!lives(survey_.tree.root().id)) {
     return left +
-           " The program's first process has ended, by itself or by CRIU; the other processes run.";
+           " The program's first process has ended, by itself or by CRIU; the other processes are "
+           "still running.";
   }
   return left + " The program was not ended and is as it was before.";
 }

@@ -55,7 +55,7 @@ Error UnexpectedRequest() {
 Error CriuFailed(const char* what) {
   Error error{Code::kAborted};
   error.message = fmt::format("CRIU could not {} the program", what);
-  error.hint = "CRIU's log, which the container runtime names, says why";
+  error.hint = "CRIU's log says why; the container runtime prints its path";
   return error;
 }
 

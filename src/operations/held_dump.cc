@@ -29,9 +29,10 @@ bool EndsOrHasEnded(const process::ProcessId& id) {
 // Waits while the container of a living process is paused: its agents cannot answer until then.
 void AwaitUnpaused(const process::ProcessId& root) {
   if (EndsOrHasEnded(root) || !process::IsFrozen(root.pid)) return;
-  log::Write(log::Level::kWarn,
-             "CRIU has left the container paused: its GPU state is restored when it is unpaused",
-             {{"pid", process::ToString(root.pid)}});
+  log::Write(
+      log::Level::kWarn,
+      "CRIU has left the container paused: its GPU state will be restored when it is unpaused",
+      {{"pid", process::ToString(root.pid)}});
   if (Status thawed = process::AwaitThawed(root); !thawed) {
     log::Write(log::Level::kWarn, "cannot wait until the container is unpaused",
                log::ErrorFields(thawed.error()));
@@ -49,7 +50,7 @@ class HeldDumpSession final : public criu::CriuSession {
               const Deadline&) override {
     STASIS_TRY(ReplaceFile(
         request.log_path,
-        "A container runtime or another program started CRIU. It has the log of CRIU.\n"));
+        "CRIU was started by a container runtime or another program, which has CRIU's log.\n"));
     STASIS_ASSIGN(const process::Stat root, process::ReadStat(request.pid));
     root_ = root.id;
     images_dir_ = request.images_dir;
@@ -75,7 +76,7 @@ class HeldDumpSession final : public criu::CriuSession {
   }
   Result<process::HostPid> Restore(const criu::RestoreRequest&, const criu::NotifyHandler&,
                                    const Deadline&) override {
-    return Fail(Code::kInternal, "this CRIU does not restore");
+    return Fail(Code::kInternal, "this CRIU process is not performing a restore");
   }
   bool left_running() const override { return left_running_; }
   void LetGo() override {

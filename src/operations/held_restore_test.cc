@@ -97,7 +97,7 @@ TEST_F(HeldRestoreTest, FilesOfAnotherDumpAreRefused) {
   ASSERT_TRUE(ReplaceFile(InventoryOf(*world), "dump 2"));
   auto done = RunHold(*world, Restorer(*world));
   ASSERT_FALSE(done);
-  EXPECT_NE(done.error().message.find("are not of the same dump"), std::string::npos);
+  EXPECT_NE(done.error().message.find("are from different dumps"), std::string::npos);
   EXPECT_EQ(world->log.Count("plugin Refuse Begin"), 1);
   ASSERT_TRUE(ReplaceFile(InventoryOf(*world), "dump 1"));
   auto again = RunHold(*world, Restorer(*world));

@@ -160,7 +160,7 @@ void Hold::Answer(const Status& result) {
   // failed restore, and the program must not run.
   auto end = link_->Next(Deadline());
   if (!end || end->kind != Kind::kEnd || !end->stays) {
-    log::Write(log::Level::kWarn, "CRIU has failed after the restore: the program is killed",
+    log::Write(log::Level::kWarn, "CRIU failed after the restore, so the program is being killed",
                {{"pid", process::ToString(restored_.pid)}});
     KillRestored(restored_);
   }

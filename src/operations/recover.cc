@@ -126,9 +126,9 @@ Result<std::string> EndMovedProgram(const Operation& operation) {
   STASIS_TRY(checkpoint::EndAll(operation.members));
   return SweepStore(
       operation.elsewhere == plan::Elsewhere::kYes
-          ? "finished: the program runs on the other host and was ended here"
-          : fmt::format("the program was ended here, because it may run on the other host; if it "
-                        "does not, the image {} is complete: restore it",
+          ? "finished: the program is running on the other host and was ended here"
+          : fmt::format("the program was ended here, because it may be running on the other host; "
+                        "if it is not running there, restore the image {}, which is complete",
                         operation.image),
       operation);
 }
@@ -159,7 +159,7 @@ Result<std::string> FinishResume(Services& services, const Operation& operation)
   STASIS_TRY(gpu_state::ReturnAllToRecordedState(services, running));
   STASIS_TRY(gpu_state::ReturnStoredData(services, running));
   for (const auto& p : running) STASIS_TRY(gpu_state::ForgetSuspended(services.paths, p.id));
-  return "finished: the program runs";
+  return "finished: the program is running";
 }
 
 Result<std::string> UndoResume(Services& services, const Operation& operation) {
@@ -240,8 +240,9 @@ Status SweepStreamed(const Operation& operation) {
 Result<std::string> FinishRestore(Services&, const Operation& operation) {
   STASIS_TRY(SweepStreamed(operation));
   const bool alive = process::IsAlive(operation.restored_root);
-  return fmt::format("finished: the program {} process {}{}", alive ? "runs as" : "was restored as",
-                     operation.restored_root.pid.value, alive ? "" : " and has ended since");
+  return fmt::format("finished: the program {} process {}{}",
+                     alive ? "is running as" : "was restored as", operation.restored_root.pid.value,
+                     alive ? "" : " and has ended since");
 }
 
 Result<std::string> UndoRestore(Services& services, const Operation& operation) {

@@ -140,7 +140,7 @@ const Case kCases[] = {
      },
      ProcessState::kCheckpointed,
      false,
-     "finished: the program runs"},
+     "finished: the program is running"},
     {"ResumeAfterTheCommit",
      {"resume", {"data-return"}, true},
      [](World& world) {
@@ -149,7 +149,7 @@ const Case kCases[] = {
      },
      ProcessState::kCheckpointed,
      false,
-     "finished: the program runs"},
+     "finished: the program is running"},
     {"DumpBeforeItsImage",
      {"dump", {"image-begin", "gpu-lock"}},
      [](World& world) {
@@ -267,8 +267,8 @@ TEST(RecoverTableTest, AProgramThatStaysIsContinued) {
 }
 
 TEST(RecoverTableTest, AProgramThatMayRunElsewhereIsEnded) {
-  for (auto [at, words] : {std::pair{plan::Elsewhere::kPerhaps, "is complete: restore it"},
-                           std::pair{plan::Elsewhere::kYes, "runs on the other host"}}) {
+  for (auto [at, words] : {std::pair{plan::Elsewhere::kPerhaps, ", which is complete"},
+                           std::pair{plan::Elsewhere::kYes, "is running on the other host"}}) {
     World world(2);
     auto [ok, outcome] = RecoverMoved(world, at);
     EXPECT_TRUE(ok) << outcome;
@@ -307,7 +307,8 @@ TEST(RecoverTableTest, ACommittedRestoreRuns) {
              [&](plan::Operation& operation) { operation.restored_root = world.program.root(); });
   auto [ok, outcome] = Recover(world);
   EXPECT_TRUE(ok) << outcome;
-  EXPECT_NE(outcome.find("finished: the program runs as process"), std::string::npos) << outcome;
+  EXPECT_NE(outcome.find("finished: the program is running as process"), std::string::npos)
+      << outcome;
   EXPECT_TRUE(world.program.Alive(1));
 }
 

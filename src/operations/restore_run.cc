@@ -411,7 +411,7 @@ Status RestoreRun::CommitToShim() {
       return {};
     });
     if (!noted) {
-      notes_.push_back("the program runs and writes to " + options_.log +
+      notes_.push_back("the program is running and writes to " + options_.log +
                        ", but the job's record could not be changed: " + noted.error().ToString());
     }
   }
@@ -470,9 +470,9 @@ Plan RestoreRun::MakePlan() {
   }
   plan.Add(Adopt());
   plan.OnFailureAfterCommit([this] {
-    return options_.held
-               ? fmt::format("The program runs as process {}.", root_.pid.value)
-               : fmt::format("The program runs as process {}, job {}.", root_.pid.value, job_);
+    return options_.held ? fmt::format("The program is running as process {}.", root_.pid.value)
+                         : fmt::format("The program is running as process {}, job {}.",
+                                       root_.pid.value, job_);
   });
   return plan;
 }

@@ -112,11 +112,11 @@ Error FinishPartlyResumed(Services& services, const Processes& processes, Error 
   if (forward) forward = gpu_state::ReturnStoredData(services, running);
   if (forward) {
     for (const auto& p : running) (void)gpu_state::ForgetSuspended(services.paths, p.id);
-    error.message += ". The other processes run";
+    error.message += ". The other processes are running";
     error.hint = "`stasis recover` removes the journal entry";
   } else {
-    error.message +=
-        ". A part of the program runs; the rest was not resumed: " + forward.error().ToString();
+    error.message += ". A part of the program is running; the rest was not resumed: " +
+                     forward.error().ToString();
   }
   return error;
 }
@@ -169,7 +169,7 @@ Result<OperationResult> Resume(Session& session, const checks::Target& target,
     Status status = gpu_state::ReturnAllToRecordedState(services, running);
     if (status) status = gpu_state::ReturnStoredData(services, running);
     return status
-               ? "The GPU state is restored and the program runs."
+               ? "The GPU state is restored and the program is running."
                : "The GPU state is restored, but the program is still locked: " +
                      status.error().ToString() + ". `stasis resume` or `stasis recover` retries.";
   });

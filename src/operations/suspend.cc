@@ -132,7 +132,9 @@ Result<OperationResult> TrySuspend(Session& session, const Target& target,
   const bool upgraded =
       !options.keep_context &&
       std::any_of(processes.begin(), processes.end(), [](auto& p) { return p.context_kept; });
-  if (upgraded) done.notes.push_back("its data was away already; now its context is away too");
+  if (upgraded) {
+    done.notes.push_back("its data had already left the GPU; now its context has left it too");
+  }
   return done;
 }
 

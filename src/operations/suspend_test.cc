@@ -190,8 +190,8 @@ TEST(SuspendTest, AFullSuspendUpgradesAKeptContext) {
   auto full = Suspend(world);
   ASSERT_TRUE(full) << full.error().ToString();
   EXPECT_EQ(WhyNotSuspended(world), "");
-  EXPECT_EQ(full->notes,
-            std::vector<std::string>{"its data was away already; now its context is away too"});
+  EXPECT_EQ(full->notes, std::vector<std::string>{
+                             "its data had already left the GPU; now its context has left it too"});
   ASSERT_TRUE(Resume(world));
   EXPECT_EQ(world.WhyNotAsBefore(), "");
 }
@@ -447,7 +447,7 @@ TEST(ResumeTest, TheRestFollowsWhenAPartHasItsMemory) {
   auto failed = Resume(*world);
   ASSERT_FALSE(failed);
   EXPECT_TRUE(failed.error().not_undone) << failed.error().ToString();
-  EXPECT_NE(failed.error().message.find("The other processes run"), std::string::npos)
+  EXPECT_NE(failed.error().message.find("The other processes are running"), std::string::npos)
       << failed.error().ToString();
   EXPECT_EQ(world->WhyNotAsBefore(), "");
 }

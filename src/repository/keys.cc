@@ -210,8 +210,8 @@ Result<FoundKey> FindKey(const KeySettings& settings, const Paths& paths,
   if (key) return FoundKey{std::move(*key), FoundKey::Source::kFile, path};
   if (key.error().code != Code::kNotFound) return Fail(std::move(key).error());
   return Fail(Code::kNotFound, "there is no master key: " + path + " does not exist",
-              "`stasis key create` makes one; on another machine of the same repository copy its "
-              "file, or set keys.file or keys.command (docs/config.md)");
+              "`stasis key create` makes one; on another machine that uses the same repository, "
+              "copy the key file, or set keys.file or keys.command (docs/config.md)");
 }
 
 }  // namespace stasis::repository

@@ -176,7 +176,7 @@ TEST_F(KeysTest, ACommandThatPrintsTooMuchIsKilled) {
   for (const char* command : {"yes", "head -c 5000 /dev/zero", "yes >&2 & yes"}) {
     const Error error = CommandError(command);
     EXPECT_EQ(error.code, Code::kResourceExhausted) << command;
-    EXPECT_THAT(error.message, HasSubstr("prints more than 4096 bytes"));
+    EXPECT_THAT(error.message, HasSubstr("printed more than 4096 bytes"));
   }
   const std::string path = Write("key", Line());
   EXPECT_EQ(CommandError("head -c 1000000 /dev/zero >&2; cat " + path).code, Code::kOk)

@@ -45,7 +45,7 @@ Result<KnownUnits> KnownUnits::Look(const Repository& repository, const store::U
   }
   if (known.is_partial_) {
     known.notes_.push_back(
-        "the repository has more units than a push looks at; some were uploaded again");
+        "the repository has more units than a push can compare, so some were uploaded again");
   }
   if (known.packs_.empty()) return known;
   known.BuildTable();

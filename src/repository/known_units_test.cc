@@ -32,7 +32,7 @@ TEST_F(KnownUnitsTest, AreBounded) {
   EXPECT_THAT(all.notes(), IsEmpty());
   for (const KnownUnits& part : {look(units - 1, groups), look(units, groups - 1)}) {
     EXPECT_EQ(part.Find(index->names[0], bytes), nullptr);
-    EXPECT_THAT(part.notes(), ElementsAre(HasSubstr("more units than a push looks at")));
+    EXPECT_THAT(part.notes(), ElementsAre(HasSubstr("more units than a push can compare")));
   }
 }
 

@@ -46,7 +46,7 @@ Status CheckSame(const Registration& registration, const RepositoryInfo& info,
   if (!registration.id.IsZero() && registration.id != info.id) {
     return Fail(Code::kPermissionDenied, Domain::kImage, 0,
                 fmt::format("the repository at {} is not the one that was added as {}: its id is "
-                            "{}, and that was {}",
+                            "{}, but the added repository has {}",
                             name, registration.name, info.id.Hex(), registration.id.Hex()),
                 fmt::format("If you replaced it yourself, run `stasis repo remove {}` and add it "
                             "again.",

@@ -148,7 +148,7 @@ TEST_F(PullTest, RefusesTheRecordOfAnotherImage) {
   MustPush("llama", MakeContents(1));
   MustPush("other", MakeContents(2));
   objects_.Overwrite("images/llama", objects_.Objects()["images/other"]);
-  EXPECT_THAT(ErrorOfPull(Code::kDataLoss), ::testing::HasSubstr("is another object"));
+  EXPECT_THAT(ErrorOfPull(Code::kDataLoss), ::testing::HasSubstr("contains another object"));
 }
 
 TEST_F(PullTest, RefusesNamesThatDoNotMatchTheData) {

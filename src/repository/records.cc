@@ -44,7 +44,8 @@ Result<std::vector<PackId>> ReadPackIds(BodyReader& body) {
     STASIS_ASSIGN(const std::string_view bytes, body.Bytes(PackId::kBytes));
     packs.push_back(PackId::FromRaw(bytes.data()));
     if (packs.back().number == 0 || packs.back().number > kMaxPushPacks) {
-      return BadRecord(fmt::format("it names pack {} of a push", packs.back().number));
+      return BadRecord(fmt::format("it names pack {} of a push, which is not a valid number",
+                                   packs.back().number));
     }
   }
   return packs;
@@ -62,7 +63,9 @@ Result<RepositoryInfo> DecodeInfo(const Id128& repository, std::string_view data
   RepositoryInfo info;
   info.id = repository;
   STASIS_ASSIGN(const auto flags, body.Number<uint32_t>());
-  if ((flags & ~kSealedFlag) != 0) return BadRecord(fmt::format("its flags are {:#x}", flags));
+  if ((flags & ~kSealedFlag) != 0) {
+    return BadRecord(fmt::format("it has unknown flags: {:#x}", flags));
+  }
   info.is_sealed = flags != 0;
   STASIS_ASSIGN(const uint32_t bytes, body.Count(kMaxParameterBytes, 1, "bytes of parameters"));
   STASIS_ASSIGN(info.parameters, body.Bytes(bytes));
@@ -96,7 +99,8 @@ std::string EncodeNames(const NamesIndex& index) {
 Result<NamesIndex> DecodeNames(std::string_view data) {
   BodyReader body(data);
   NamesIndex index;
-  STASIS_ASSIGN(const uint32_t function, body.Count(kMaxFunctionBytes, 1, "bytes of a function"));
+  STASIS_ASSIGN(const uint32_t function,
+                body.Count(kMaxFunctionBytes, 1, "bytes of a hash function's name"));
   STASIS_ASSIGN(index.naming.function, body.Bytes(function));
   STASIS_ASSIGN(const std::string_view key, body.Bytes(Id128::kBytes));
   index.naming.key_id = Id128::FromRaw(key.data());

@@ -200,7 +200,7 @@ Status AddRegistration(const Paths& paths, const Registration& registration) {
   if (there == registration) return {};
   return Fail(Code::kAlreadyExists,
               fmt::format("there is a repository {} already, at {}", there.name, there.location),
-              fmt::format("choose another name, or `stasis repo remove {}`", there.name));
+              fmt::format("choose another name, or run `stasis repo remove {}` first", there.name));
 }
 
 Status RemoveRegistration(const Paths& paths, const std::string& name) {

@@ -69,7 +69,8 @@ Result<RepositoryInfo> ReadRepositoryInfo(objects::ObjectStore& store,
   }
   STASIS_ASSIGN(const DecodedRecord decoded, DecodeRecord(*record, what));
   if (decoded.header.kind != RecordKind::kRepo || decoded.header.key != kRepoKey) {
-    return Fail(Code::kDataLoss, Domain::kImage, 0, what + " is another object of a repository");
+    return Fail(Code::kDataLoss, Domain::kImage, 0,
+                what + " contains another object of a repository");
   }
   return Named(DecodeInfo(decoded.header.repository, decoded.body), what);
 }
@@ -84,7 +85,7 @@ Result<std::string> Repository::Read(RecordKind kind, const std::string& key,
   if (header.kind != kind || header.repository != info_.id || header.key != key) {
     return Fail(
         Code::kDataLoss, Domain::kImage, 0,
-        fmt::format("{} is another object, which was written as {} of {}", what, header.key,
+        fmt::format("{} contains another object, which was written as {} of {}", what, header.key,
                     header.repository == info_.id ? "this repository" : "another repository"));
   }
   return std::string(decoded.body);

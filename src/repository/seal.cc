@@ -219,9 +219,9 @@ Status PackOpener::Add(std::string_view sealed) {
 
 Status PackOpener::Finish() {
   if (!begun_) return Fail(Code::kInternal, "there is no unit to verify");
-  if (missing() > 0) return Refuse(fmt::format("is cut: {} bytes are missing", missing()));
+  if (missing() > 0) return Refuse(fmt::format("is truncated: {} bytes are missing", missing()));
   if (!gcm_->Verify({tag_.data(), tag_.size()})) {
-    return Refuse("is not the one that was encrypted: it was changed or exchanged");
+    return Refuse("is not the one that was encrypted: it was changed or replaced");
   }
   begun_ = false;
   return {};
@@ -261,7 +261,7 @@ namespace {
 // Checks everything that can be checked without decrypting.
 Status CheckHeader(const MasterKey& master, std::string_view sealed, const std::string& what) {
   if (sealed.size() < SealedObjectBytes(0) || !sealed.starts_with(kSealMagic)) {
-    return Fail(Code::kDataLoss, what + " is not an encrypted object of Stasis, or is cut");
+    return Fail(Code::kDataLoss, what + " is not an encrypted object of Stasis, or is truncated");
   }
   if (const auto version = NumberAt<uint32_t>(sealed, kSealMagic.size()); version != kSealVersion) {
     return Fail(Code::kUnimplemented,
@@ -277,10 +277,9 @@ Status CheckHeader(const MasterKey& master, std::string_view sealed, const std::
   }
   const auto plain_bytes = NumberAt<uint64_t>(sealed, kSealHeaderBytes - sizeof(uint64_t));
   if (plain_bytes > kMaxSealedBytes || SealedObjectBytes(plain_bytes) != sealed.size()) {
-    return Fail(Code::kDataLoss,
-                fmt::format("{} is cut or damaged: it has {} bytes, and the length in it is that "
-                            "of another object",
-                            what, sealed.size()));
+    return Fail(Code::kDataLoss, fmt::format("{} is truncated or damaged: its length of {} bytes "
+                                             "does not match the length that it records",
+                                             what, sealed.size()));
   }
   return {};
 }
@@ -310,7 +309,8 @@ Result<std::string> SealKnownText(const MasterKey& master) {
 Status CheckKnownText(const MasterKey& master, std::string_view sealed, const std::string& what) {
   STASIS_ASSIGN(const std::string text, OpenObject(master, kKnownPurpose, sealed, what));
   if (text == kKnownText) return {};
-  return Fail(Code::kDataLoss, what + " has another text than that of a key's check");
+  return Fail(Code::kDataLoss,
+              what + " is encrypted with this key, but does not contain the expected text");
 }
 
 }  // namespace stasis::repository

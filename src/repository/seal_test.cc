@@ -221,16 +221,16 @@ TEST(SealTest, AChangedUnitIsRefused) {
   for (size_t i = 0; i < sealed.units[0].size(); ++i) {
     std::string changed = sealed.units[0];
     changed[i] = static_cast<char>(changed[i] ^ 4);
-    ExpectRefused(opener, 0, changed, 100, "it was changed or exchanged");
+    ExpectRefused(opener, 0, changed, 100, "it was changed or replaced");
   }
-  ExpectRefused(opener, 0, sealed.units[2], 100, "it was changed or exchanged");
-  ExpectRefused(opener, 2, sealed.units[0], 100, "it was changed or exchanged");
+  ExpectRefused(opener, 0, sealed.units[2], 100, "it was changed or replaced");
+  ExpectRefused(opener, 2, sealed.units[0], 100, "it was changed or replaced");
   for (size_t size : {size_t{0}, size_t{1}, size_t{99}, size_t{100}, size_t{115}}) {
-    ExpectRefused(opener, 0, sealed.units[0].substr(0, size), 100, "is cut");
+    ExpectRefused(opener, 0, sealed.units[0].substr(0, size), 100, "is truncated");
   }
   ExpectRefused(opener, 0, sealed.units[0] + "x", 100, "has 117 bytes instead of 116");
   // A manifest could claim another length for the unit.
-  ExpectRefused(opener, 0, sealed.units[0].substr(0, 66), 50, "it was changed or exchanged");
+  ExpectRefused(opener, 0, sealed.units[0].substr(0, 66), 50, "it was changed or replaced");
   std::string plain(100, '\0');
   EXPECT_TRUE(opener.Open(0, sealed.units[0], plain)) << "the context is still usable";
 }
@@ -239,7 +239,7 @@ TEST(SealTest, AUnitOfAnotherPackOrKeyIsRefused) {
   const Sealed one = SealUnits({Bytes(100)}), two = SealUnits({Bytes(100)});
   PackOpener opener = OpenerOf(one.pack), wrong_key = OpenerOf(one.pack, Key(1));
   ExpectRefused(opener, 0, two.units[0], 100, one.pack.Hex());
-  ExpectRefused(wrong_key, 0, one.units[0], 100, "it was changed or exchanged");
+  ExpectRefused(wrong_key, 0, one.units[0], 100, "it was changed or replaced");
 }
 
 TEST(SealTest, MisuseOfAnOpenerIsAnError) {

@@ -118,7 +118,7 @@ void Measure(
   std::sort(rates.begin(), rates.end());
   std::sort(cpu.begin(), cpu.end());
   fmt::print(
-      "{:44} {:6.2f} GB/s ({:.2f} to {:.2f})  {:.3f} s of processor for a GiB ({:.3f} to {:.3f})\n",
+      "{:44} {:6.2f} GB/s ({:.2f} to {:.2f})  {:.3f} s of CPU time per GiB ({:.3f} to {:.3f})\n",
       what, rates[rates.size() / 2], rates.front(), rates.back(), cpu[cpu.size() / 2], cpu.front(),
       cpu.back());
   std::fflush(stdout);

@@ -159,13 +159,15 @@ Status CheckUnits(const Manifest& manifest) {
 Status CheckProcesses(const Manifest& manifest) {
   std::unordered_set<pid_t> seen, restored;
   for (const Process& process : manifest.processes) {
-    if (process.pid <= 0) return Broken(fmt::format("a process has invalid id {}", process.pid));
+    if (process.pid <= 0) {
+      return Broken(fmt::format("a process has the invalid id {}", process.pid));
+    }
     if (!seen.insert(process.pid).second) {
       return Broken(fmt::format("process {} is listed twice", process.pid));
     }
     if (process.namespace_pid < 0) {
-      return Broken(fmt::format("process {} has invalid id {} in its own namespace", process.pid,
-                                process.namespace_pid));
+      return Broken(fmt::format("process {} has the invalid id {} in its own namespace",
+                                process.pid, process.namespace_pid));
     }
     if (!restored.insert(process.restored_pid()).second) {
       return Broken(fmt::format("two processes would have the id {} after a restore",

@@ -100,7 +100,7 @@ def drivers(world):
     def of(version):
         return look(world, env={"SOFTGPU_CUDA_VERSION": version})
 
-    of("12080").expect("driver-can", "warning", "--gpu-map does not work before 580")
+    of("12080").expect("driver-can", "warning", "--gpu-map does not work with drivers before 580")
     old = of("12040")
     old.expect("driver", "cannot", "CUDA 12.4", "cuda-checkpoint program")
     demand(not old.of("driver-can"), "what can a driver do that cannot")

@@ -208,7 +208,7 @@ def mixed(world, plugin):
     swap()
     for folder in (first, second):
         plugin.restore(program, folder, code=1)
-        demand("are not of the same dump" in plugin.log_of("restore", folder), lambda: plugin.log_of("restore", folder))
+        demand("are from different dumps" in plugin.log_of("restore", folder), lambda: plugin.log_of("restore", folder))
         demand(not processes.is_alive(program.pid), "the program lives")
     swap()
     plugin.restore(program, second)

@@ -51,7 +51,7 @@ def set_up_and_remove(machine):
     demand(text.startswith(theirs) and f"\nlibdir {machine.plugins}\ntimeout 600\n" in text, text)
     demand(machine.config.stat().st_mode & 0o777 == 0o640, "its mode has changed")
     found = machine.finding("container-daemon", "--runtime", "runc")
-    demand(found["level"] == "warning" and "no stasisd listens" in found["found"], f"{found}")
+    demand(found["level"] == "warning" and "no stasisd is listening" in found["found"], f"{found}")
     again = machine("setup", "--runtime", "runc").json()
     demand(not again["criu_config_changed"] and not again["cdi_changed"], f"{again}")
     demand(machine.config.read_text() == text, "a second set-up has changed it")

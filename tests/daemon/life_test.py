@@ -20,7 +20,7 @@ def said(fixture, *words):
 def start_status_drain(fixture: DaemonFixture):
     world = fixture.world
     world.stasis("daemon", "status", expect=3)
-    said(fixture, "no daemon runs", "`stasis daemon start`")
+    said(fixture, "no daemon is running", "`stasis daemon start`")
     fixture.start()
     again = world.stasis("daemon", "start", "--json").json()
     demand(again == {"pid": fixture.pid, "socket": fixture.socket, "started": False}, f"{again}")
@@ -91,7 +91,7 @@ def other_users(fixture: DaemonFixture):
     world.own(child)
     os.read(read, 1)
     world.stasis("ps", expect=4)
-    said(fixture, f"a process of user {NO_USER} listens on the daemon's socket")
+    said(fixture, f"a process of user {NO_USER} is listening on the daemon's socket")
     demand(os.read(read, 100) == b"nothing", "something was sent to it")
     os.waitpid(child, 0)
 

@@ -62,7 +62,7 @@ def criu_killed(world, a, b):
     hold.unlink()
     done = moving.wait()
     settle(a, b)
-    demand(done.code == 1 and "CRIU does not hold process" in done.err, f"{done}")
+    demand(done.code == 1 and "CRIU no longer holds process" in done.err, f"{done}")
     expect_only(a, b)
     clear(a, b)
 

@@ -28,7 +28,7 @@ def run(world, a, b):
             unknown = how == "die" and (phase, when) in (("await-switch", "after"), ("adopt", "before"))
             demand(done.code == (6 if unknown else 1), f"{phase}:{when}:{how}: {done}")
             if unknown:
-                demand("it is unknown whether the program runs on b" in done.err, f"{done}")
+                demand("it is unknown whether the program is running on b" in done.err, f"{done}")
                 demand(not a.runs("job") and not b.runs("job"), f"{phase}: it runs")
                 image = re.search(r"its image (\S+) is complete", done.err).group(1)
                 a("restore", image, "--job", "again")

@@ -236,7 +236,7 @@ def output_in_anothers_folder(new):
     os.symlink(victim, out)
     os.chown(out, BOB, BOB, follow_symlinks=False)
     refused = root.stasis("restore", "x", "--job", "job", expect=4)
-    demand(f"{out} leads through a link of user {BOB}" in refused.err, refused)
+    demand(f"{out} leads through a symbolic link of user {BOB}" in refused.err, refused)
     demand(victim.read_text() == "root's\n", "the victim was written to")
     os.unlink(out)
     root.stasis("restore", "x", "--job", "job")

@@ -263,7 +263,7 @@ def other_versions(world):
     connection.recv(100)
     connection.send(b"\x63\0\0\0\4\0\0\0\1" + b"\0" * 7)
     attach.wait()
-    demand(attach.code == 5 and "speaks version 99" in attach.err, f"{attach}")
+    demand(attach.code == 5 and "uses version 99" in attach.err, f"{attach}")
     connection.close()
     other.close()
     # A shim that no longer exists.

@@ -215,7 +215,7 @@ bool Rejoin(const Item& item, const char** why) {
     return false;
   }
   if (given.answer.outcome != IpcOutcome::kGiven || given.answer.region_bytes != BytesOf(item)) {
-    *why = "that process does not have it any more";
+    *why = "that process no longer has it";
     return false;
   }
   if (CUresult r = ImportItem(item, given.fd); r != CUDA_SUCCESS) {

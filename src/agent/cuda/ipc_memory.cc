@@ -125,7 +125,7 @@ CUresult Open(CUdeviceptr* out, const IpcHandle& handle, unsigned flags) {
   if (CUresult r = AskPatiently(handle, &given); r != CUDA_SUCCESS) return r;
   CUdevice device = DeviceOf(given.answer.device);
   if (device < 0) {
-    SayCannotOpen(handle.owner.pid, "it is on a GPU that this process does not see");
+    SayCannotOpen(handle.owner.pid, "it is on a GPU that is not visible to this process");
     return CUDA_ERROR_INVALID_DEVICE;
   }
   if (DeviceAt(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;

@@ -59,8 +59,8 @@ constexpr HintRow kHints[] = {
      "program's "
      "control group has too little memory left"},
     {Op::kRestore, CUDA_ERROR_OUT_OF_MEMORY,
-     "the GPU has too little free memory. With all known drivers this is final: later restores of "
-     "this process fail too, even with enough memory"},
+     "the GPU has too little free memory. With all known drivers, later restores of this process "
+     "fail too, even with enough memory"},
     {Op::kRestore, CUDA_ERROR_OPERATING_SYSTEM,
      "after a restore has run out of GPU memory, all later restores of the process fail like this; "
      "end the process, or restore it from an image"},

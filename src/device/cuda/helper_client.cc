@@ -166,8 +166,7 @@ class HelperClient::Helper {
       return Failure(CallFailure::Kind::kDeadline,
                      DeadlineError("the driver did not answer in time"));
     }
-    End("the driver did not come back in time from a call for process " +
-        std::to_string(request.pid));
+    End("the driver did not return in time from a call for process " + std::to_string(request.pid));
     WaitUntilGone(lock);
     return Failure(
         CallFailure::Kind::kDeadline,
@@ -224,7 +223,7 @@ class HelperClient::Helper {
       if (invalid == nullptr && waiter == waiting_.end() && retired_) continue;
       if (invalid == nullptr &&
           (waiter == waiting_.end() || waiter->second.reply || waiter->second.op != reply.op)) {
-        invalid = "a reply to no request";
+        invalid = "a reply that matches no request";
       }
       if (invalid != nullptr) {
         End(std::string("it sent ") + invalid);

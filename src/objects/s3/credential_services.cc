@@ -81,17 +81,17 @@ Result<Credentials> ParseStsAnswer(const HttpAnswer& answer, const std::string& 
   if (!root) return Fail(std::move(root).error().WithContext(what));
   const XmlElement* result = root->Find("AssumeRoleWithWebIdentityResult");
   const XmlElement* element = result != nullptr ? result->Find("Credentials") : nullptr;
-  if (element == nullptr) return Fail(Code::kInvalidArgument, what + " answers no credentials");
+  if (element == nullptr) return Fail(Code::kInvalidArgument, what + " returned no credentials");
   Credentials credentials;
   credentials.key = {element->TextOf("AccessKeyId"), element->TextOf("SecretAccessKey"),
                      element->TextOf("SessionToken")};
   credentials.source = what;
   if (credentials.key.key_id.empty() || credentials.key.secret.empty()) {
-    return Fail(Code::kInvalidArgument, what + " answers no credentials");
+    return Fail(Code::kInvalidArgument, what + " returned no credentials");
   }
   credentials.expires = ParseTime(element->TextOf("Expiration"));
   if (!credentials.expires) {
-    return Fail(Code::kInvalidArgument, what + " answers credentials without a time of expiry");
+    return Fail(Code::kInvalidArgument, what + " returned credentials without an expiration time");
   }
   return credentials;
 }

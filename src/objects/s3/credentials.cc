@@ -65,7 +65,7 @@ Result<Credentials> ParseCredentialJson(const std::string& text, const std::stri
     return Fail(Code::kInvalidArgument, "the credentials from " + what + " cannot be used: " + why);
   };
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) return wrong("they are no JSON object");
+  if (!json.is_object()) return wrong("they are not a JSON object");
   if (const std::string code = StringOf(json, "Code"); !code.empty() && code != "Success") {
     return wrong("the code is " + Printable(code, 80));
   }

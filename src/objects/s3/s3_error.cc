@@ -80,7 +80,7 @@ Explanation NoObject(const HttpAnswer&, const XmlElement&, const S3Request& requ
 }
 
 Explanation OutOfRange(const HttpAnswer&, const XmlElement&, const S3Request& request) {
-  return {request.object + " is shorter than the range asked for", ""};
+  return {request.object + " is shorter than the requested range", ""};
 }
 
 Explanation Replaced(const HttpAnswer&, const XmlElement&, const S3Request& request) {

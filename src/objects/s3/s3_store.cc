@@ -88,10 +88,10 @@ Status S3Store::Download::CheckHead(const HttpAnswer& head) {
   const auto given =
       ParseContentRange(head.Header("content-range"), offset + begin, offset + bytes);
   if (!given) {
-    return Fail(Code::kUnavailable, "the server sends another range than it was asked for");
+    return Fail(Code::kUnavailable, "the server sent a different range than requested");
   }
   if (*given != bytes - begin) {
-    return Fail(Code::kOutOfRange, object + " is shorter than the range asked for");
+    return Fail(Code::kOutOfRange, object + " is shorter than the requested range");
   }
   etag = head.Header("etag");
   return {};
@@ -100,7 +100,7 @@ Status S3Store::Download::CheckHead(const HttpAnswer& head) {
 bool S3Store::Download::Write(Request& request, const HttpAnswer& head, std::string_view piece) {
   Status written = CheckHead(head);
   if (written && piece.size() > bytes - done) {
-    written = Fail(Code::kUnavailable, "the server sends more bytes than it was asked for");
+    written = Fail(Code::kUnavailable, "the server sent more bytes than requested");
   }
   if (written) written = sink->Write(piece);
   if (!written) {
@@ -308,7 +308,7 @@ Status S3Store::CheckExists(const std::string& key, uint64_t offset, const CallO
   STASIS_ASSIGN(const HttpAnswer answer, Annotate(Send(request, call), "read " + request.object));
   const auto size = ParseNumber(answer.Header("content-length"));
   if (!size || *size < offset) {
-    return Fail(Code::kOutOfRange, request.object + " is shorter than the range asked for");
+    return Fail(Code::kOutOfRange, request.object + " is shorter than the requested range");
   }
   return {};
 }
@@ -331,7 +331,7 @@ Status S3Store::Get(const std::string& key, uint64_t offset, uint64_t bytes, Sin
   request.check = [&](const HttpAnswer& head) -> Status {
     if (download.done == bytes) return {};
     STASIS_TRY(download.CheckHead(head));
-    return Fail(Code::kUnavailable, "the server sends fewer bytes than it was asked for");
+    return Fail(Code::kUnavailable, "the server sent fewer bytes than requested");
   };
   request.rewind = [&] { return download.Rewind(request); };
   auto answer = Annotate(Send(request, call), "read " + request.object);
@@ -366,7 +366,8 @@ Result<std::string> S3Store::GetWhole(const std::string& key, uint64_t max_bytes
   request.check = [&](const HttpAnswer& head) -> Status {
     const auto length = ParseNumber(head.Header("content-length"));
     if (length && *length == data.size()) return {};
-    return Fail(Code::kUnavailable, "the server sends another length than it announced");
+    return Fail(Code::kUnavailable,
+                "the server sent a different number of bytes than it announced");
   };
   request.rewind = [&]() -> Status {
     data.clear();

@@ -62,7 +62,7 @@ Status MemoryStore::Get(const std::string& key, uint64_t offset, uint64_t bytes,
   STASIS_TRY(Begin(Method::kGet, key, call));
   STASIS_ASSIGN(const std::string data, Find(key));
   if (bytes > data.size() || offset > data.size() - bytes) {
-    return Fail(Code::kOutOfRange, "object " + key + " is shorter than the range asked for");
+    return Fail(Code::kOutOfRange, "object " + key + " is shorter than the requested range");
   }
   uint64_t done = 0;
   for (;;) {
