@@ -78,12 +78,12 @@ function(stasis_in_one_piece_later)
 endfunction()
 
 # stasis_room(NAME [DEPS target...] [PROTOS file...] [APART file...] [THREADS] [INTEGRATION file...]
-# [SHARDS count]). APART: see stasis_in_one_piece(). THREADS: also run the unit tests under
-# ThreadSanitizer. INTEGRATION lists test files that start real helpers, CRIU or commands: they form
-# <room>_integration_test, which runs without sanitizers. SHARDS applies to these; see
-# stasis_gtest().
+# [SHARDS count] [UNIT_SHARDS count]). APART: see stasis_in_one_piece(). THREADS: also run the unit
+# tests under ThreadSanitizer. INTEGRATION lists test files that start real helpers, CRIU or commands:
+# they form <room>_integration_test, which runs without sanitizers. SHARDS applies to these,
+# UNIT_SHARDS to the others; see stasis_gtest().
 function(stasis_room NAME)
-  cmake_parse_arguments(ARG "THREADS" "SHARDS" "DEPS;PROTOS;APART;WITHOUT;INTEGRATION" ${ARGN})
+  cmake_parse_arguments(ARG "THREADS" "SHARDS;UNIT_SHARDS" "DEPS;PROTOS;APART;WITHOUT;INTEGRATION" ${ARGN})
   file(GLOB sources RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} CONFIGURE_DEPENDS *.cc)
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz|main)\\.cc$")
@@ -123,7 +123,7 @@ function(stasis_room NAME)
       list(APPEND labels threads)
       add_dependencies(thread_tests ${NAME}_test)
     endif()
-    stasis_gtest(unit.${NAME} ${NAME}_test LABELS ${labels})
+    stasis_gtest(unit.${NAME} ${NAME}_test SHARDS ${ARG_UNIT_SHARDS} LABELS ${labels})
   endif()
   if(ARG_INTEGRATION)
     stasis_room_test(${NAME}_integration_test ${NAME} "${ARG_INTEGRATION}" "${ARG_APART}")

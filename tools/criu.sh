@@ -37,6 +37,7 @@ build_own() {
       "STASIS_NO_SETUP=1 ./run build"
   say "building CRIU $found into .cache/criu"
   tar -C "$work" -xf "$archive"
+  use_ccache
   # Only CRIU's page server needs GnuTLS, which would add nine libraries.
   make -C "$work"/criu-*/ -j "$(jobs_here)" NO_GNUTLS=1 criu cuda_plugin >"$work/make.log" 2>&1 || {
     tail -n 15 "$work/make.log" >&2

@@ -37,6 +37,7 @@ hardening() {
 # Without CURL_STATICLIB its functions would be visible to libraries in the process.
 # shellcheck disable=SC2046,SC2086  # one option a word
 build() {
+  use_ccache
   cd "$work"/curl-*/
   ./configure --quiet --with-openssl --with-pic $(with --without- $without) $(with --disable- $disabled) \
     $(with --enable- $enabled) CPPFLAGS="$preprocessor_flags -DCURL_STATICLIB" CFLAGS="-O2 $compiler_flags"

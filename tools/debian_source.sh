@@ -5,6 +5,11 @@
 # at_least VERSION LEAST: compares version numbers.
 at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$2" ]; }
 
+# Makes ccache the compiler of the builds that follow, if it is installed.
+use_ccache() {
+  export PATH="/usr/lib/ccache:$PATH" CCACHE_BASEDIR="$work" CCACHE_NOHASHDIR=1
+}
+
 # Runs apt with a private sources list, lists and cache; the user's configuration is only read.
 # Accepts expired indexes, because a frozen mirror is fine for one source archive; signatures are
 # still verified.
