@@ -10,19 +10,6 @@ namespace stasis::operations {
 
 using gpu_state::GpuShard;
 
-namespace {
-
-// Returns how much of the arena the ranges need.
-uint64_t EndOf(const std::vector<dataplane::Range>& ranges) {
-  uint64_t end = 0;
-  for (const dataplane::Range& range : ranges) {
-    end = std::max(end, range.arena_offset + range.size_bytes);
-  }
-  return end;
-}
-
-}  // namespace
-
 void DataAhead::Free() {
   for (GpuShard& shard : shards_) {
     if (shard.arena) (void)store_->Recycle(std::move(*shard.arena));
@@ -86,7 +73,7 @@ Status DataAhead::Register(gpu_state::Services& services, const device::GpuMap& 
         STASIS_TRY(mover.Start(deadline));
         for (GpuShard* shard : shards) {
           STASIS_TRY(mover.Attach(*shard->arena, deadline));
-          Status warmed = mover.Warm(EndOf(shard->ranges), deadline);
+          Status warmed = mover.Warm(shard->arena_bytes(), deadline);
           // The arena is locked as long as it is attached.
           STASIS_TRY(mover.Detach(deadline));
           STASIS_TRY(std::move(warmed));
