@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "api/error_message.h"
 #include "api/methods.h"
@@ -127,8 +130,6 @@ class Migration final : public HandOver {
   Status Connect();
   Status Rounds();
   Status Explain(Status answered, const char* task) const;
-  Status AskThere(MessageKind kind, const google::protobuf::MessageLite& request, seconds time,
-                  const char* task);
   Status CheckThere(const std::string& image);
   Status LoadThere(const std::string& image);
   Result<v1::OperationEvent> MoveNow();
@@ -155,6 +156,7 @@ class Migration final : public HandOver {
   store::Hidden mark_;               // while it is locked, a sweep keeps the images of the rounds
   std::vector<std::string> images_;  // names of complete images of this migration, here
   std::vector<v1::MigrationRound> rounds_;
+  std::set<std::string> load_notes_;  // of the other host
   v1::OperationResult restored_;
   bool keeps_last_ = false;  // the last image may be the only copy of the program
   std::string lost_;  // why it is unknown whether the program runs there; empty if it is known
@@ -244,25 +246,26 @@ Status Migration::Explain(Status answered, const char* task) const {
   return Annotate(std::move(answered), fmt::format("{} cannot {}", request_.host(), task));
 }
 
-// Sends a request about an image and waits for kBegun. `task` is for the error.
-Status Migration::AskThere(MessageKind kind, const google::protobuf::MessageLite& request,
-                           seconds time, const char* task) {
-  v1::MigrationBegun answer;
-  return Explain(link_->Ask(kind, request, MessageKind::kBegun, answer, Limits(time)), task);
-}
-
 Status Migration::CheckThere(const std::string& image) {
   v1::MigrationCheck check;
   check.set_image(image);
   *check.mutable_restore() = request_.restore();
-  return AskThere(MessageKind::kCheck, check, kCheckTime, "restore the program");
+  v1::MigrationBegun answer;
+  return Explain(
+      link_->Ask(MessageKind::kCheck, check, MessageKind::kBegun, answer, Limits(kCheckTime)),
+      "restore the program");
 }
 
 // Lets the other host load the GPU memory of an image ahead of the last one.
 Status Migration::LoadThere(const std::string& image) {
   v1::MigrationLoad load;
   load.set_image(image);
-  return AskThere(MessageKind::kLoad, load, kLoadTime, "load the program's GPU memory");
+  v1::MigrationLoaded answer;
+  STASIS_TRY(
+      Explain(link_->Ask(MessageKind::kLoad, load, MessageKind::kLoaded, answer, Limits(kLoadTime)),
+              "load the program's GPU memory"));
+  load_notes_.insert(answer.notes().begin(), answer.notes().end());
+  return {};
 }
 
 // If this process is killed, a sweep of the store deletes all images of the migration but the
@@ -376,9 +379,12 @@ Result<v1::OperationEvent> Migration::MoveNow() {
   migration.set_via(Utf8(request_.via().name()));
   for (const v1::MigrationRound& round : rounds_) *migration.add_rounds() = round;
   *migration.mutable_restore_phases() = restored_.phases();
-  for (const std::string& note : restored_.notes()) {
-    result.add_notes(fmt::format("on {}: {}", Utf8(request_.host()), note));
-  }
+  migration.set_restore_cold_bytes(restored_.cold_bytes());
+  const auto add_note = [&](const std::string& note) {
+    result.add_notes(fmt::format("on {}: {}", Utf8(request_.host()), Utf8(note)));
+  };
+  for (const std::string& note : load_notes_) add_note(note);
+  for (const std::string& note : restored_.notes()) add_note(note);
   return event;
 }
 

@@ -82,7 +82,7 @@ class MigrationReceiver {
   Status Begin(const migration::Frame& frame);
   Status Check(const migration::Frame& frame);
   Status Load(const migration::Frame& frame);
-  void RegisterArenas(const store::Manifest& manifest);
+  Status RegisterArenas(const store::Manifest& manifest);
   Status Restore(const migration::Frame& frame);
   Result<v1::OperationEvent> RestoreImage(const std::string& image, v1::RestoreRequest request,
                                           std::string earlier_log, bool waits);
@@ -218,20 +218,27 @@ Status MigrationReceiver::Load(const migration::Frame& frame) {
   STASIS_TRY(ahead_.Load(stream->record()->manifest, *stream,
                          [this](uint64_t) { return !call_.stop.stop_requested(); }));
   loaded_ = stream->record();
-  RegisterArenas(loaded_->manifest);
-  return Answer(MessageKind::kBegun, ThisHost());
+  v1::MigrationLoaded loaded;
+  // If this fails, the restore registers them itself, which takes longer.
+  if (Status registered = RegisterArenas(loaded_->manifest); !registered) {
+    if (call_.stop.stop_requested()) return registered;
+    loaded.add_notes(
+        Utf8("the loaded GPU memory was not registered with the GPU's mover, so the "
+             "pause includes that: " +
+             registered.error().ToString()));
+  }
+  return Answer(MessageKind::kLoaded, loaded);
 }
 
-// If this fails, the restore registers them itself, which takes longer. Only a mover that stays
-// after this call is of use.
-void MigrationReceiver::RegisterArenas(const store::Manifest& manifest) {
-  if (call_.settings.helper_idle_s <= 0 || !call_.settings.cuda_library.empty()) return;
+// Does nothing if no mover would stay after this call.
+Status MigrationReceiver::RegisterArenas(const store::Manifest& manifest) {
+  if (call_.settings.helper_idle_s <= 0 || !call_.settings.cuda_library.empty()) return {};
   auto services = gpu_state::MakeServices(call_.paths, call_.settings, STASIS_VERSION,
                                           /*keep_arenas=*/false);
   operations::RestoreOptions restore;
   restore.gpu_map = gpu_map_;
-  const auto map = operations::ChooseGpus(services, manifest, restore);
-  if (map) (void)ahead_.Register(services, *map, Deadline::In(kRegisterTime));
+  STASIS_ASSIGN(const auto map, operations::ChooseGpus(services, manifest, restore));
+  return ahead_.Register(services, map, call_.stop, Deadline::In(kRegisterTime));
 }
 
 Status MigrationReceiver::Restore(const migration::Frame& frame) {

@@ -65,7 +65,7 @@ Status DataAhead::Load(const store::Manifest& manifest, const store::RangeSource
 }
 
 Status DataAhead::Register(gpu_state::Services& services, const device::GpuMap& map,
-                           const Deadline& deadline) {
+                           const std::stop_token& stop, const Deadline& deadline) {
   const auto to = [&](const device::GpuUuid& gpu) { return device::Mapped(map, gpu); };
   return gpu_state::ForEachGpu(
       shards_, to, [&](const device::GpuUuid& gpu, std::vector<GpuShard*>& shards) -> Status {
@@ -73,10 +73,11 @@ Status DataAhead::Register(gpu_state::Services& services, const device::GpuMap& 
         STASIS_TRY(mover.Start(deadline));
         for (GpuShard* shard : shards) {
           STASIS_TRY(mover.Attach(*shard->arena, deadline));
-          Status warmed = mover.Warm(shard->arena_bytes(), deadline);
+          Status registered = mover.Warm(shard->arena_bytes(), stop, deadline);
           // The arena is locked as long as it is attached.
-          STASIS_TRY(mover.Detach(deadline));
-          STASIS_TRY(std::move(warmed));
+          Status detached = mover.Detach(deadline);
+          STASIS_TRY(std::move(registered));
+          STASIS_TRY(std::move(detached));
         }
         return {};
       });

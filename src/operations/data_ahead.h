@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <stop_token>
 #include <utility>
 #include <vector>
 
@@ -38,9 +39,10 @@ class DataAhead {
   Status Load(const store::Manifest& manifest, const store::RangeSource& source,
               const std::function<bool(uint64_t)>& progress);
   // Registers the arenas with the movers that will load them, each on the GPU that `map` gives, so
-  // that the restore need not. Resident movers keep this until they are idle for too long.
+  // that the restore need not. Resident movers keep this until they are idle for too long. Returns
+  // kCancelled soon after a stop is requested.
   Status Register(gpu_state::Services& services, const device::GpuMap& map,
-                  const Deadline& deadline);
+                  const std::stop_token& stop, const Deadline& deadline);
   // Moves the arenas to the shards with their processes and GPUs, as GpuShard::arena and ahead.
   // Frees those that no shard needs.
   void MoveTo(std::vector<gpu_state::GpuShard>& shards);

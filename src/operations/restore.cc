@@ -141,6 +141,7 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
                                 std::move(result)));
   result.job = run.job();
   result.pid = run.root_pid();
+  result.saved.cold = run.cold_bytes();
   result.notes = run.notes();
   if (restore.gpu_map.empty() || restore.gpu_map == "auto") {
     for (const auto& [from, to] : moved) {

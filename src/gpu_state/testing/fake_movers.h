@@ -52,8 +52,10 @@ class FakeMover : public dataplane::MoverLink {
       return {};
     });
   }
-  Status Warm(uint64_t, const Deadline&) override {
-    return Do("Warm", []() -> Status { return {}; });
+  Status Warm(uint64_t, const std::stop_token& stop, const Deadline&) override {
+    return Do("Warm", [&]() -> Status {
+      return stop.stop_requested() ? Fail(Code::kCancelled, "cancelled") : Status();
+    });
   }
   Result<dataplane::WireSpeed> Measure(uint64_t, const Deadline&) override {
     return Fail(Code::kUnimplemented, "fake");

@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""The target loads GPU memory ahead, and its resident mover registers it before the program is stopped."""
+
+import sys
+
+from hosts import await_journal, end, expect_no_rest, expect_only, run_test, start
+from world import demand
+
+REGISTER = "cuMemHostRegister_v2:1="
+LAUNCH_FAILED = 719
+
+
+def registered(a, b):
+    """The restore registers nothing; without a resident mover it does."""
+    start(a, memory="64M")
+    b.set_receiver(STASIS_HELPER_IDLE_S="60")
+    result = a("migrate", "job", "b", "--json").json()
+    demand(result["migration"]["restore_cold_bytes"] == 0, f"{result['migration']}")
+    demand(not result["notes"], f"{result['notes']}")
+    expect_only(b, a)
+    a("delete", "job")
+    result = b("migrate", "job", "a", "--json").json()
+    demand(result["migration"]["restore_cold_bytes"] >= 64 << 20, f"{result['migration']}")
+    expect_only(a, b)
+    expect_no_rest(a, b)
+    end(a, b)
+
+
+def registration_fails(world, a, b):
+    """The account has a note, and the restore registers."""
+    start(a, memory="64M")
+    fault, hold = b.gpu / "fault", world.folder / "hold"
+    fault.write_text(f"{REGISTER}fail({LAUNCH_FAILED})")
+    hold.touch()
+    moving = a.begin("migrate", "job", "b", "--rounds", "1", "--json", env={"STASIS_FAULT": f"hand-over:before:hold={hold}"})
+    await_journal(a, '"phase":"hand-over"')
+    fault.write_text("")
+    hold.unlink()
+    done = moving.wait()
+    demand(done.code == 0, f"{done}")
+    result = done.json()
+    notes = [note for note in result["notes"] if note.startswith("on b: ") and "was not registered" in note]
+    demand(len(notes) == 1 and "cuMemHostRegister" in notes[0], f"{result['notes']}")
+    demand(result["migration"]["restore_cold_bytes"] >= 64 << 20, f"{result['migration']}")
+    expect_only(b, a)
+    end(a, b)
+
+
+def run(world, a, b):
+    registered(a, b)
+    registration_fails(world, a, b)
+
+
+if __name__ == "__main__":
+    sys.exit(run_test(run))
