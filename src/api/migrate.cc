@@ -263,7 +263,7 @@ Status Migration::LoadThere(const std::string& image) {
   v1::MigrationLoaded answer;
   STASIS_TRY(
       Explain(link_->Ask(MessageKind::kLoad, load, MessageKind::kLoaded, answer, Limits(kLoadTime)),
-              "load the program's GPU memory"));
+              "load the program's memory"));
   load_notes_.insert(answer.notes().begin(), answer.notes().end());
   return {};
 }

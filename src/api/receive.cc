@@ -82,7 +82,7 @@ class MigrationReceiver {
   Status Begin(const migration::Frame& frame);
   Status Check(const migration::Frame& frame);
   Status Load(const migration::Frame& frame);
-  Status RegisterArenas(const store::Manifest& manifest);
+  Status RegisterArenas(gpu_state::Services& services, const store::Manifest& manifest);
   Status Restore(const migration::Frame& frame);
   Result<v1::OperationEvent> RestoreImage(const std::string& image, v1::RestoreRequest request,
                                           std::string earlier_log, bool waits);
@@ -101,7 +101,7 @@ class MigrationReceiver {
   std::unique_ptr<repository::OpenedRepository> opened_;  // the repository of --via
   std::unique_ptr<repository::Sealing> sealing_;
   std::optional<repository::Repository> piped_;
-  std::string gpu_map_ = "auto";
+  v1::RestoreRequest restore_;  // of the check
   operations::DataAhead ahead_;
   std::shared_ptr<const repository::ImageRecord> loaded_;  // the image in ahead_
   bool went_ = false;                                      // the program was allowed to run
@@ -202,7 +202,7 @@ Status MigrationReceiver::AwaitGo(plan::PhaseScope& scope) {
 Status MigrationReceiver::Check(const migration::Frame& frame) {
   v1::MigrationCheck check;
   STASIS_TRY(ParseMessage(frame, check));
-  if (!check.restore().gpu_map().empty()) gpu_map_ = check.restore().gpu_map();
+  restore_ = check.restore();
   STASIS_TRY(RestoreImage(check.image(), check.restore(), {}, /*waits=*/false));
   return Answer(MessageKind::kBegun, ThisHost());
 }
@@ -218,9 +218,15 @@ Status MigrationReceiver::Load(const migration::Frame& frame) {
   STASIS_TRY(ahead_.Load(stream->record()->manifest, *stream,
                          [this](uint64_t) { return !call_.stop.stop_requested(); }));
   loaded_ = stream->record();
+  auto services = gpu_state::MakeServices(call_.paths, call_.settings, STASIS_VERSION,
+                                          /*keep_arenas=*/false);
+  if (!restore_.options().ignore_memory()) {
+    STASIS_TRY(Annotate(operations::CheckCpuMemory(services, loaded_->manifest),
+                        "for the CPU memory, beside the GPU memory"));
+  }
   v1::MigrationLoaded loaded;
   // If this fails, the restore registers them itself, which takes longer.
-  if (Status registered = RegisterArenas(loaded_->manifest); !registered) {
+  if (Status registered = RegisterArenas(services, loaded_->manifest); !registered) {
     if (call_.stop.stop_requested()) return registered;
     loaded.add_notes(
         Utf8("the loaded GPU memory was not registered with the GPU's mover, so the "
@@ -231,12 +237,11 @@ Status MigrationReceiver::Load(const migration::Frame& frame) {
 }
 
 // Does nothing if no mover would stay after this call.
-Status MigrationReceiver::RegisterArenas(const store::Manifest& manifest) {
+Status MigrationReceiver::RegisterArenas(gpu_state::Services& services,
+                                         const store::Manifest& manifest) {
   if (call_.settings.helper_idle_s <= 0 || !call_.settings.cuda_library.empty()) return {};
-  auto services = gpu_state::MakeServices(call_.paths, call_.settings, STASIS_VERSION,
-                                          /*keep_arenas=*/false);
   operations::RestoreOptions restore;
-  restore.gpu_map = gpu_map_;
+  restore.gpu_map = restore_.gpu_map().empty() ? "auto" : restore_.gpu_map();
   STASIS_ASSIGN(const auto map, operations::ChooseGpus(services, manifest, restore));
   return ahead_.Register(services, map, call_.stop, Deadline::In(kRegisterTime));
 }

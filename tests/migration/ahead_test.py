@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """The target loads GPU memory ahead, and its resident mover registers it before the program is stopped."""
 
+import subprocess
 import sys
 
 from hosts import await_journal, end, expect_no_rest, expect_only, run_test, start
+from processes import wait_until
 from world import demand
 
 REGISTER = "cuMemHostRegister_v2:1="
@@ -46,9 +48,42 @@ def registration_fails(world, a, b):
     end(a, b)
 
 
+def begin_to_register(a, b, *options):
+    """Begins a migration whose target waits in its first registration until hold.1 in b.gpu is removed."""
+    (b.gpu / "held.1").unlink(missing_ok=True)
+    (b.gpu / "hold.1").touch()
+    (b.gpu / "fault").write_text(f"{REGISTER}hold(1)")
+    moving = a.begin("migrate", "job", "b", *options)
+    wait_until((b.gpu / "held.1").exists, 60, lambda: f"nothing is registered: {moving}")
+    return moving
+
+
+def memory_is_short(world, a, b):
+    """The target has too little memory for the CPU memory after the load: refused while the program runs."""
+    meminfo = world.folder / "meminfo"
+    meminfo.write_text("MemAvailable: 1024 kB\n")
+    start(a, memory="96M")  # needs two rounds
+    for options in ([], ["--ignore-memory"]):
+        moving = begin_to_register(a, b, *options)
+        subprocess.run([*b.enter, "mount", "--bind", meminfo, "/proc/meminfo"], check=True)
+        (b.gpu / "fault").write_text("")
+        (b.gpu / "hold.1").unlink()
+        done = moving.wait()
+        subprocess.run([*b.enter, "umount", "/proc/meminfo"], check=True)
+        if options:
+            demand(done.code == 0, f"{done}")
+            expect_only(b, a)
+        else:
+            demand(done.code == 5 and "b cannot load the program's memory: for the CPU memory" in done.err, f"{done}")
+            expect_only(a, b)
+        expect_no_rest(a, b)
+    end(a, b)
+
+
 def run(world, a, b):
     registered(a, b)
     registration_fails(world, a, b)
+    memory_is_short(world, a, b)
 
 
 if __name__ == "__main__":
