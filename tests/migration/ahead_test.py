@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """The target loads GPU memory ahead, and its resident mover registers it before the program is stopped."""
 
+import os
+import signal
 import subprocess
 import sys
 
-from hosts import await_journal, end, expect_no_rest, expect_only, run_test, start
+from hosts import await_journal, clear, end, expect_no_rest, expect_only, run_test, settle, start
+import processes
 from processes import wait_until
 from world import demand
 
@@ -41,7 +44,7 @@ def registration_fails(world, a, b):
     done = moving.wait()
     demand(done.code == 0, f"{done}")
     result = done.json()
-    notes = [note for note in result["notes"] if note.startswith("on b: ") and "was not registered" in note]
+    notes = [note for note in result["notes"] if note.startswith("on b: ") and "did not register" in note]
     demand(len(notes) == 1 and "cuMemHostRegister" in notes[0], f"{result['notes']}")
     demand(result["migration"]["restore_cold_bytes"] >= 64 << 20, f"{result['migration']}")
     expect_only(b, a)
@@ -80,10 +83,27 @@ def memory_is_short(world, a, b):
     end(a, b)
 
 
+def source_is_lost(world, a, b):
+    """While the target waits for its mover: it ends at once, with the mover."""
+    for how in (signal.SIGKILL, signal.SIGINT):
+        start(a)
+        moving = begin_to_register(a, b)
+        os.kill(processes.children(moving.pid)[0], how)
+        wait_until(lambda: not b.receivers(), 30, "b goes on loading")
+        (b.gpu / "fault").write_text("")
+        (b.gpu / "hold.1").unlink()
+        done = moving.wait()
+        demand(done.code == (-9 if how == signal.SIGKILL else 1), f"{done}")
+        settle(a, b)
+        expect_only(a, b)
+        clear(a, b)
+
+
 def run(world, a, b):
     registered(a, b)
     registration_fails(world, a, b)
     memory_is_short(world, a, b)
+    source_is_lost(world, a, b)
 
 
 if __name__ == "__main__":
