@@ -31,7 +31,9 @@ def there_and_back(world, a, b):
         demand(0 < result["pause_s"] < result["total_s"] + 1, f"the pause is {result['pause_s']}")
         expect_only(there, here)
         gone = here.job("job")
-        demand(gone["state"] == "dumped", f"the job is {gone['state']}")
+        demand(gone["state"] == "dumped" and gone["moved_to"] == f"{there.name}/job", f"the job is {gone}")
+        for words in (("ps", "-a"), ("inspect", "job"), ("checkpoints", "job")):
+            demand(f"moved to {there.name}/job" in here(*words).out, f"{words} does not say where it is")
         demand(f"ssh://{there.name}/job" in here("inspect", "job").out, here("inspect", "job").out)
         demand(f"was moved to ssh://{there.name}/job" in here("restore", "job", expect=7).err, "a restore does not say where it runs")
         expect_no_rest(a, b)
