@@ -29,9 +29,9 @@
 #include "jobs/store.h"
 #include "migration/piped_store.h"
 #include "migration/ssh.h"
-#include "repository/images.h"
 #include "repository/push.h"
 #include "repository/sealing.h"
+#include "repository/sent_images.h"
 #include "store/beneath.h"
 #include "store/image_folder.h"
 #include "store/image_reader.h"
@@ -153,8 +153,9 @@ class Migration final : public HandOver {
   std::unique_ptr<MigrationLink> link_;
   std::unique_ptr<TransferRepository> transfer_;
   std::optional<store::UnitNames> names_;
-  store::Hidden mark_;               // while it is locked, a sweep keeps the images of the rounds
-  std::vector<std::string> images_;  // names of complete images of this migration, here
+  store::Hidden mark_;  // while it is locked, a sweep keeps the images of the rounds
+  std::optional<repository::SentImages> sent_;  // with --via
+  std::vector<std::string> images_;             // names of complete images of this migration, here
   std::vector<v1::MigrationRound> rounds_;
   std::set<std::string> load_notes_;  // of the other host
   v1::OperationResult restored_;
@@ -269,10 +270,15 @@ Status Migration::LoadThere(const std::string& image) {
 }
 
 // If this process is killed, a sweep of the store deletes all images of the migration but the
-// newest, which may be the only copy of the program.
+// newest, which may be the only copy of the program. A sweep of the repository deletes all.
 Status Migration::MarkRounds() {
   STASIS_TRY(MakeDirs(call_.paths.images()));
   STASIS_ASSIGN(mark_, store::MakeHidden(call_.paths.images(), prefix_, store::kMoving));
+  if (transfer_->opened() == nullptr) return {};
+  const repository::Repository& via = transfer_->repository();
+  // Those of earlier migrations. If this fails, `stasis image gc -R` tries again.
+  (void)repository::SweepSentImages(call_.paths.images(), via, Limits(kAnswerTime));
+  STASIS_ASSIGN(sent_, repository::SentImages::Begin(call_.paths.images(), prefix_, via));
   return {};
 }
 
@@ -388,18 +394,17 @@ Result<v1::OperationEvent> Migration::MoveNow() {
   return event;
 }
 
-// Deletes the images of the rounds, and the last one unless it may be the only copy of the program.
+// Deletes the images of the rounds, and the last one here unless it may be the only copy of the
+// program.
 // A cancelled migration deletes them too.
 // The last image goes first: sweeps keep it, so it must not stay because another one cannot be
 // deleted.
 void Migration::DeleteImages() {
-  const objects::CallOptions limits{Deadline::In(kAnswerTime), {}};
+  // If this fails, a later sweep tries again.
+  if (sent_) (void)sent_->Delete(transfer_->repository(), {Deadline::In(kAnswerTime), {}});
   if (keeps_last_ && !images_.empty()) images_.pop_back();
   bool all_gone = true;
   for (auto name = images_.rbegin(); name != images_.rend(); ++name) {
-    if (transfer_ && transfer_->opened() != nullptr) {
-      (void)repository::DeleteImage(transfer_->repository(), *name, limits);
-    }
     if (!PathExists(call_.paths.images() + "/" + *name)) continue;
     v1::DeleteImagesRequest removal;
     removal.add_images(*name);
