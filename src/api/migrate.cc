@@ -394,11 +394,9 @@ Result<v1::OperationEvent> Migration::MoveNow() {
   return event;
 }
 
-// Deletes the images of the rounds, and the last one here unless it may be the only copy of the
-// program.
-// A cancelled migration deletes them too.
-// The last image goes first: sweeps keep it, so it must not stay because another one cannot be
-// deleted.
+// Deletes all images in the repository, and those here, except the last one if it may be the only
+// copy of the program. A cancelled migration deletes them too. The last image goes first: sweeps
+// keep it, so it must not stay because another one cannot be deleted.
 void Migration::DeleteImages() {
   // If this fails, a later sweep tries again.
   if (sent_) (void)sent_->Delete(transfer_->repository(), {Deadline::In(kAnswerTime), {}});
