@@ -59,8 +59,6 @@ def killed_with_repository(world, a, b):
     a("migrate", "job", "b", "--via", "fleet")
     demand(not images_of(a, "fleet"), "images are left in the repository")
     expect_only(b, a)
-    a("image", "gc")
-    demand(not a.hidden(), f"a keeps {a.hidden()}")
     clear(a, b)
 
 
