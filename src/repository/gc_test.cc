@@ -76,7 +76,7 @@ TEST_F(GcTest, DeletesNothingOfOthersIfItIsToldSo) {
   PutPending(other, {long_ago, {}, {}});
   const std::vector<std::string> before = Keys();
   GcOptions options;
-  options.only = {own};
+  options.only = std::set<PushId>{own};
   const auto report = CollectGarbage(repository_, options);
   ASSERT_TRUE(report) << report.error().ToString();
   EXPECT_EQ(report->deleted_packs, 1u);

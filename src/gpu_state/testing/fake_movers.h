@@ -54,7 +54,8 @@ class FakeMover : public dataplane::MoverLink {
   }
   Status Warm(uint64_t, const std::stop_token& stop, const Deadline&) override {
     return Do("Warm", [&]() -> Status {
-      return stop.stop_requested() ? Fail(Code::kCancelled, "cancelled") : Status();
+      if (stop.stop_requested()) return Fail(Code::kCancelled, "cancelled");
+      return {};
     });
   }
   Result<dataplane::WireSpeed> Measure(uint64_t, const Deadline&) override {
