@@ -170,8 +170,10 @@ Result<v1::DeleteJobResponse> DeleteJob(Call& call, const v1::DeleteJobRequest& 
 
 Result<v1::ListCheckpointsResponse> ListCheckpoints(Call& call,
                                                     const v1::ListCheckpointsRequest& request) {
-  STASIS_ASSIGN(auto checkpoints, jobs::Store(call.paths.jobs()).Checkpoints(request.job()));
+  const jobs::Store store(call.paths.jobs());
+  STASIS_ASSIGN(const auto checkpoints, store.Checkpoints(request.job()));
   v1::ListCheckpointsResponse response;
+  if (const auto job = store.Load(request.job())) response.set_moved_to(Utf8(jobs::MovedTo(*job)));
   for (const jobs::Checkpoint& checkpoint : checkpoints) {
     v1::Checkpoint& message = *response.add_checkpoints();
     message = ToMessage(checkpoint);

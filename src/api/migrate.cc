@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "api/error_message.h"
 #include "api/methods.h"
@@ -26,9 +29,9 @@
 #include "jobs/store.h"
 #include "migration/piped_store.h"
 #include "migration/ssh.h"
-#include "repository/images.h"
 #include "repository/push.h"
 #include "repository/sealing.h"
+#include "repository/sent_images.h"
 #include "store/beneath.h"
 #include "store/image_folder.h"
 #include "store/image_reader.h"
@@ -128,8 +131,6 @@ class Migration final : public HandOver {
   Status Connect();
   Status Rounds();
   Status Explain(Status answered, const char* task) const;
-  Status AskThere(MessageKind kind, const google::protobuf::MessageLite& request, seconds time,
-                  const char* task);
   Status CheckThere(const std::string& image);
   Status LoadThere(const std::string& image);
   Result<v1::OperationEvent> MoveNow();
@@ -153,9 +154,11 @@ class Migration final : public HandOver {
   std::unique_ptr<MigrationLink> link_;
   std::unique_ptr<TransferRepository> transfer_;
   std::optional<store::UnitNames> names_;
-  store::Hidden mark_;               // while it is locked, a sweep keeps the images of the rounds
-  std::vector<std::string> images_;  // names of complete images of this migration, here
+  store::Hidden mark_;  // while it is locked, a sweep keeps the images of the rounds
+  std::optional<repository::SentImages> sent_;  // with --via
+  std::vector<std::string> images_;             // names of complete images of this migration, here
   std::vector<v1::MigrationRound> rounds_;
+  std::set<std::string> load_notes_;  // of the other host
   v1::OperationResult restored_;
   bool keeps_last_ = false;  // the last image may be the only copy of the program
   std::string lost_;  // why it is unknown whether the program runs there; empty if it is known
@@ -245,32 +248,38 @@ Status Migration::Explain(Status answered, const char* task) const {
   return Annotate(std::move(answered), fmt::format("{} cannot {}", request_.host(), task));
 }
 
-// Sends a request about an image and waits for kBegun. `task` is for the error.
-Status Migration::AskThere(MessageKind kind, const google::protobuf::MessageLite& request,
-                           seconds time, const char* task) {
-  v1::MigrationBegun answer;
-  return Explain(link_->Ask(kind, request, MessageKind::kBegun, answer, Limits(time)), task);
-}
-
 Status Migration::CheckThere(const std::string& image) {
   v1::MigrationCheck check;
   check.set_image(image);
   *check.mutable_restore() = request_.restore();
-  return AskThere(MessageKind::kCheck, check, kCheckTime, "restore the program");
+  v1::MigrationBegun answer;
+  return Explain(
+      link_->Ask(MessageKind::kCheck, check, MessageKind::kBegun, answer, Limits(kCheckTime)),
+      "restore the program");
 }
 
 // Lets the other host load the GPU memory of an image ahead of the last one.
 Status Migration::LoadThere(const std::string& image) {
   v1::MigrationLoad load;
   load.set_image(image);
-  return AskThere(MessageKind::kLoad, load, kLoadTime, "load the program's GPU memory");
+  v1::MigrationLoaded answer;
+  STASIS_TRY(
+      Explain(link_->Ask(MessageKind::kLoad, load, MessageKind::kLoaded, answer, Limits(kLoadTime)),
+              "load the program's memory"));
+  load_notes_.insert(answer.notes().begin(), answer.notes().end());
+  return {};
 }
 
 // If this process is killed, a sweep of the store deletes all images of the migration but the
-// newest, which may be the only copy of the program.
+// newest, which may be the only copy of the program. A sweep of the repository deletes all.
 Status Migration::MarkRounds() {
   STASIS_TRY(MakeDirs(call_.paths.images()));
   STASIS_ASSIGN(mark_, store::MakeHidden(call_.paths.images(), prefix_, store::kMoving));
+  if (transfer_->opened() == nullptr) return {};
+  const repository::Repository& via = transfer_->repository();
+  // Those of earlier migrations. If this fails, `stasis image gc -R` tries again.
+  (void)repository::SweepSentImages(call_.paths.images(), via, Limits(kAnswerTime));
+  STASIS_ASSIGN(sent_, repository::SentImages::Begin(call_.paths.images(), prefix_, via));
   return {};
 }
 
@@ -377,24 +386,24 @@ Result<v1::OperationEvent> Migration::MoveNow() {
   migration.set_via(Utf8(request_.via().name()));
   for (const v1::MigrationRound& round : rounds_) *migration.add_rounds() = round;
   *migration.mutable_restore_phases() = restored_.phases();
-  for (const std::string& note : restored_.notes()) {
-    result.add_notes(fmt::format("on {}: {}", Utf8(request_.host()), note));
-  }
+  migration.set_restore_cold_bytes(restored_.cold_bytes());
+  const auto add_note = [&](const std::string& note) {
+    result.add_notes(fmt::format("on {}: {}", Utf8(request_.host()), Utf8(note)));
+  };
+  for (const std::string& note : load_notes_) add_note(note);
+  for (const std::string& note : restored_.notes()) add_note(note);
   return event;
 }
 
-// Deletes the images of the rounds, and the last one unless it may be the only copy of the program.
-// A cancelled migration deletes them too.
-// The last image goes first: sweeps keep it, so it must not stay because another one cannot be
-// deleted.
+// Deletes all images in the repository, and those here, except the last one if it may be the only
+// copy of the program. A cancelled migration deletes them too. The last image goes first: sweeps
+// keep it, so it must not stay because another one cannot be deleted.
 void Migration::DeleteImages() {
-  const objects::CallOptions limits{Deadline::In(kAnswerTime), {}};
+  // If this fails, a later sweep tries again.
+  if (sent_) (void)sent_->Delete(transfer_->repository(), {Deadline::In(kAnswerTime), {}});
   if (keeps_last_ && !images_.empty()) images_.pop_back();
   bool all_gone = true;
   for (auto name = images_.rbegin(); name != images_.rend(); ++name) {
-    if (transfer_ && transfer_->opened() != nullptr) {
-      (void)repository::DeleteImage(transfer_->repository(), *name, limits);
-    }
     if (!PathExists(call_.paths.images() + "/" + *name)) continue;
     v1::DeleteImagesRequest removal;
     removal.add_images(*name);

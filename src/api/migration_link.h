@@ -15,7 +15,7 @@ namespace stasis::api {
 // The numbers are part of the protocol. Never change the meaning of one.
 enum class MessageKind : uint16_t {
   kBegin = 100,    // MigrationBegin
-  kBegun = 101,    // MigrationBegun; also the answer to kCheck and kLoad
+  kBegun = 101,    // MigrationBegun; also the answer to kCheck
   kCheck = 102,    // MigrationCheck
   kRestore = 103,  // MigrationRestore
   kLoad = 104,     // MigrationLoad
@@ -23,6 +23,7 @@ enum class MessageKind : uint16_t {
   kGo = 106,       // MigrationBegun: let the program run
   kDone = 107,     // OperationEvent with the result: the program runs
   kFailed = 108,   // MigrationFailed, the answer to any request
+  kLoaded = 109,   // MigrationLoaded, the answer to kLoad
 };
 
 // Not thread-safe: one call at a time, and none while PipedStore uses the channel.

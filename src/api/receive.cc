@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <utility>
 
 #include "api/error_message.h"
@@ -82,7 +83,9 @@ class MigrationReceiver {
   Status Begin(const migration::Frame& frame);
   Status Check(const migration::Frame& frame);
   Status Load(const migration::Frame& frame);
-  void RegisterArenas(const store::Manifest& manifest);
+  Result<v1::MigrationLoaded> LoadAhead(const std::string& image, const std::stop_token& stop);
+  Status RegisterArenas(gpu_state::Services& services, const store::Manifest& manifest,
+                        const std::stop_token& stop);
   Status Restore(const migration::Frame& frame);
   Result<v1::OperationEvent> RestoreImage(const std::string& image, v1::RestoreRequest request,
                                           std::string earlier_log, bool waits);
@@ -101,7 +104,7 @@ class MigrationReceiver {
   std::unique_ptr<repository::OpenedRepository> opened_;  // the repository of --via
   std::unique_ptr<repository::Sealing> sealing_;
   std::optional<repository::Repository> piped_;
-  std::string gpu_map_ = "auto";
+  v1::RestoreRequest restore_;  // of the check
   operations::DataAhead ahead_;
   std::shared_ptr<const repository::ImageRecord> loaded_;  // the image in ahead_
   bool went_ = false;                                      // the program was allowed to run
@@ -202,7 +205,7 @@ Status MigrationReceiver::AwaitGo(plan::PhaseScope& scope) {
 Status MigrationReceiver::Check(const migration::Frame& frame) {
   v1::MigrationCheck check;
   STASIS_TRY(ParseMessage(frame, check));
-  if (!check.restore().gpu_map().empty()) gpu_map_ = check.restore().gpu_map();
+  restore_ = check.restore();
   STASIS_TRY(RestoreImage(check.image(), check.restore(), {}, /*waits=*/false));
   return Answer(MessageKind::kBegun, ThisHost());
 }
@@ -211,27 +214,53 @@ Status MigrationReceiver::Load(const migration::Frame& frame) {
   v1::MigrationLoad load;
   STASIS_TRY(ParseMessage(frame, load));
   STASIS_TRY(store::CheckImageName(load.image()));
-  STASIS_ASSIGN(const repository::Repository* repository, Repository());
-  STASIS_ASSIGN(const auto stream,
-                repository::RangeStream::Open(*repository, load.image(), Limits(kSilence)));
-  stream->SetEarlier(std::exchange(loaded_, nullptr));
-  STASIS_TRY(ahead_.Load(stream->record()->manifest, *stream,
-                         [this](uint64_t) { return !call_.stop.stop_requested(); }));
-  loaded_ = stream->record();
-  RegisterArenas(loaded_->manifest);
-  return Answer(MessageKind::kBegun, ThisHost());
+  // The other host sends nothing before the answer. If it is lost, the load is of no use.
+  STASIS_ASSIGN(const auto closed, link_.channel().StopWhenClosed());
+  std::stop_source stop;
+  const auto request_stop = [&] { stop.request_stop(); };
+  const std::stop_callback when_closed(closed->token(), request_stop);
+  const std::stop_callback when_cancelled(call_.stop, request_stop);
+  STASIS_ASSIGN(const v1::MigrationLoaded loaded, LoadAhead(load.image(), stop.get_token()));
+  return Answer(MessageKind::kLoaded, loaded);
 }
 
-// Registers the arenas ahead of the restore. If this fails, the restore registers them itself,
-// which takes longer. This helps only if the mover stays after the call.
-void MigrationReceiver::RegisterArenas(const store::Manifest& manifest) {
-  if (call_.settings.helper_idle_s <= 0 || !call_.settings.cuda_library.empty()) return;
+Result<v1::MigrationLoaded> MigrationReceiver::LoadAhead(const std::string& image,
+                                                         const std::stop_token& stop) {
+  STASIS_ASSIGN(const repository::Repository* repository, Repository());
+  STASIS_ASSIGN(const auto stream,
+                repository::RangeStream::Open(*repository, image, {Deadline::In(kSilence), stop}));
+  stream->SetEarlier(std::exchange(loaded_, nullptr));
+  STASIS_TRY(ahead_.Load(stream->record()->manifest, *stream,
+                         [&](uint64_t) { return !stop.stop_requested(); }));
+  loaded_ = stream->record();
   auto services = gpu_state::MakeServices(call_.paths, call_.settings, STASIS_VERSION,
                                           /*keep_arenas=*/false);
+  if (!restore_.options().ignore_memory()) {
+    STASIS_TRY(Annotate(operations::CheckCpuMemory(services, loaded_->manifest),
+                        "for the CPU memory, beside the GPU memory"));
+  }
+  v1::MigrationLoaded answer;
+  // If this fails, the restore registers them itself, which takes longer.
+  Status registered = RegisterArenas(services, loaded_->manifest, stop);
+  if (!registered && stop.stop_requested()) return Fail(std::move(registered).error());
+  if (!registered) {
+    answer.add_notes(
+        Utf8("the GPU's mover did not register the GPU memory ahead, so the pause "
+             "includes that: " +
+             registered.error().ToString()));
+  }
+  return answer;
+}
+
+// Does nothing if no mover would stay after this call.
+Status MigrationReceiver::RegisterArenas(gpu_state::Services& services,
+                                         const store::Manifest& manifest,
+                                         const std::stop_token& stop) {
+  if (call_.settings.helper_idle_s <= 0 || !call_.settings.cuda_library.empty()) return {};
   operations::RestoreOptions restore;
-  restore.gpu_map = gpu_map_;
-  const auto map = operations::ChooseGpus(services, manifest, restore);
-  if (map) (void)ahead_.Register(services, *map, Deadline::In(kRegisterTime));
+  restore.gpu_map = restore_.gpu_map().empty() ? "auto" : restore_.gpu_map();
+  STASIS_ASSIGN(const auto map, operations::ChooseGpus(services, manifest, restore));
+  return ahead_.Register(services, map, stop, Deadline::In(kRegisterTime));
 }
 
 Status MigrationReceiver::Restore(const migration::Frame& frame) {
@@ -255,12 +284,17 @@ Status MigrationReceiver::Handle(migration::Frame& frame) {
   return Fail(Code::kInvalidArgument, fmt::format("unknown message {}", frame.type));
 }
 
+// The other host closes the connection at the end, also after its own errors.
+template <class T>
+bool IsClosed(const Result<T>& result) {
+  return !result && result.error().code == Code::kUnavailable;
+}
+
 Status MigrationReceiver::Serve() {
   for (;;) {
     auto frame = link_.channel().Receive({}, Limits(kSilence));
     if (!frame) {
-      // The other host closes the connection at the end, also after its own errors.
-      if (frame.error().code == Code::kUnavailable) return {};
+      if (IsClosed(frame)) return {};
       return Fail(std::move(frame).error());
     }
     if (incoming_) {
@@ -271,7 +305,10 @@ Status MigrationReceiver::Serve() {
     }
     Status handled = Handle(*frame);
     if (handled) continue;
-    STASIS_TRY(AnswerFailed(handled.error(), runs_here_ || (went_ && handled.error().not_undone)));
+    Status answered =
+        AnswerFailed(handled.error(), runs_here_ || (went_ && handled.error().not_undone));
+    if (IsClosed(answered)) return {};
+    STASIS_TRY(std::move(answered));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "repository/gc.h"
 #include "repository/images.h"
 #include "repository/layout.h"
+#include "repository/sent_images.h"
 #include "store/image_folder.h"
 #include "store/image_report.h"
 #include "store/unit_names.h"
@@ -157,11 +158,15 @@ Result<v1::DeleteImagesResponse> DeleteImagesOfRepository(Call& call,
 Result<v1::CollectGarbageResponse> CollectGarbageOfRepository(
     Call& call, const v1::CollectGarbageRequest& request) {
   STASIS_ASSIGN(const auto opened, OpenRepository(call, request.repository()));
+  STASIS_ASSIGN(const auto swept,
+                repository::SweepSentImages(call.paths.images(), opened->repository(),
+                                            {Deadline(), call.stop}));
   repository::GcOptions options;
   options.progress = BytesProgressOf(call, "gc");
   options.stop = call.stop;
   STASIS_ASSIGN(const auto report, repository::CollectGarbage(opened->repository(), options));
   v1::CollectGarbageResponse response;
+  for (const std::string& name : swept) response.add_removed(Utf8(NameIn(*opened, name)));
   response.set_images(report.images);
   response.set_packs(report.deleted_packs);
   response.set_freed_bytes(report.deleted_bytes);

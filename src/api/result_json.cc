@@ -61,7 +61,8 @@ nlohmann::json MigrationOf(const v1::OperationResult& result) {
   return {{"host", m.host()},
           {"via", m.via()},
           {"rounds", rounds},
-          {"restore_phases", Phases(m.restore_phases())}};
+          {"restore_phases", Phases(m.restore_phases())},
+          {"restore_cold_bytes", m.restore_cold_bytes()}};
 }
 
 }  // namespace

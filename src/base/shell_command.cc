@@ -5,16 +5,15 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <functional>
 #include <memory>
 
 #include "base/erase.h"
 #include "base/fd.h"
+#include "base/stop_event.h"
 #include "base/subprocess.h"
 
 namespace stasis {
@@ -67,24 +66,6 @@ std::string LastLine(std::string text) {
   const size_t line = text.rfind('\n');
   return text.substr(line == text.npos ? 0 : line + 1).substr(0, kMaxReasonBytes);
 }
-
-// Makes a stop request visible to poll(2), as a descriptor.
-class StopEvent {
- public:
-  static Result<std::unique_ptr<StopEvent>> Make(const std::stop_token& stop) {
-    UniqueFd fd(::eventfd(0, EFD_CLOEXEC));
-    if (!fd) return FailErrno(errno, "eventfd");
-    return std::unique_ptr<StopEvent>(new StopEvent(std::move(fd), stop));
-  }
-  int fd() const { return fd_.get(); }
-
- private:
-  StopEvent(UniqueFd fd, const std::stop_token& stop)
-      : fd_(std::move(fd)), callback_(stop, [this] { (void)::eventfd_write(fd_.get(), 1); }) {}
-
-  const UniqueFd fd_;
-  const std::stop_callback<std::function<void()>> callback_;
-};
 
 class RunningCommand {
  public:

@@ -1,6 +1,5 @@
 #include "base/stop_when_readable.h"
 
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -8,11 +7,12 @@
 
 namespace stasis {
 
-Result<std::unique_ptr<StopWhenReadable>> StopWhenReadable::Start(int fd) {
+Result<std::unique_ptr<StopWhenReadable>> StopWhenReadable::StartFor(int fd, short events) {
   std::unique_ptr<StopWhenReadable> stop(new StopWhenReadable());
   stop->end_.Reset(::eventfd(0, EFD_CLOEXEC));
   if (!stop->end_) return FailErrno(errno, "eventfd");
-  STASIS_ASSIGN(stop->thread_, Thread::Start([raw = stop.get(), fd] { raw->Wait(fd); }));
+  STASIS_ASSIGN(stop->thread_,
+                Thread::Start([raw = stop.get(), fd, events] { raw->Wait(fd, events); }));
   return stop;
 }
 
@@ -22,8 +22,8 @@ StopWhenReadable::~StopWhenReadable() {
   thread_.Join();
 }
 
-void StopWhenReadable::Wait(int fd) {
-  pollfd waits[] = {{fd, POLLIN, 0}, {end_.get(), POLLIN, 0}};
+void StopWhenReadable::Wait(int fd, short events) {
+  pollfd waits[] = {{fd, events, 0}, {end_.get(), POLLIN, 0}};
   while (::poll(waits, 2, -1) < 0 && errno == EINTR) {
   }
   if (waits[0].revents != 0) source_.request_stop();

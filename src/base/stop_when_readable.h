@@ -1,6 +1,8 @@
-// Turns a readable descriptor, such as the end of a pipe that a signal handler writes to, into a
-// stop token.
+// Turns a readable descriptor, such as the end of a pipe that a signal handler writes to, or one
+// whose other end is closed, into a stop token.
 #pragma once
+
+#include <poll.h>
 
 #include <memory>
 #include <stop_token>
@@ -14,7 +16,11 @@ namespace stasis {
 class StopWhenReadable {
  public:
   // Starts a thread that waits for `fd`, which must stay open while this object exists.
-  static Result<std::unique_ptr<StopWhenReadable>> Start(int fd);
+  static Result<std::unique_ptr<StopWhenReadable>> Start(int fd) { return StartFor(fd, POLLIN); }
+  // Waits until the other end of `fd`, a pipe or socket, is closed, whatever has arrived before.
+  static Result<std::unique_ptr<StopWhenReadable>> StartForClose(int fd) {
+    return StartFor(fd, POLLRDHUP);
+  }
   // Ends the thread.
   ~StopWhenReadable();
   StopWhenReadable(const StopWhenReadable&) = delete;
@@ -23,7 +29,8 @@ class StopWhenReadable {
 
  private:
   StopWhenReadable() = default;
-  void Wait(int fd);
+  static Result<std::unique_ptr<StopWhenReadable>> StartFor(int fd, short events);
+  void Wait(int fd, short events);
 
   std::stop_source source_;
   UniqueFd end_;  // an eventfd

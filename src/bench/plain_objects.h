@@ -15,7 +15,7 @@ namespace stasis::bench {
 // Not safe to use from two threads at once.
 class PlainObjects {
  public:
-  // The objects are KEY/0, KEY/1 and so on, each of `object_bytes`; the last may be shorter.
+  // The objects are KEY-0, KEY-1 and so on, each of `object_bytes`; the last may be shorter.
   // `store` must outlive this object.
   PlainObjects(objects::ObjectStore& store, std::string key, uint64_t size_bytes,
                uint64_t object_bytes)
@@ -31,7 +31,7 @@ class PlainObjects {
 
  private:
   Status ForEach(unsigned parallel, const std::function<Status(uint64_t)>& transfer) const;
-  std::string KeyOf(uint64_t object) const { return key_ + "/" + std::to_string(object); }
+  std::string KeyOf(uint64_t object) const { return key_ + "-" + std::to_string(object); }
   template <class Memory>
   Memory PartOf(Memory memory, uint64_t object) const;
 

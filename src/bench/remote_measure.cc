@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/deadline.h"
@@ -134,6 +135,7 @@ class RemoteBench {
   const uint64_t first_seed_;  // another bench must not push the same memory
   PlainObjects plain_;
   bool may_be_pushed_ = false;
+  std::set<repository::PushId> pushes_;  // of an image that may be in the repository
 };
 
 // Returns the seconds that a transfer took.
@@ -194,6 +196,7 @@ Status RemoteBench::PushImage(const store::ImageReader& image, RemoteRound& roun
   push.names = &options_.names;
   push.trusts_index = true;  // as after a dump on this machine
   push.stop = options_.stop;
+  push.announced = [this](const repository::PushId& id) { pushes_.insert(id); };
   may_be_pushed_ = true;
   STASIS_ASSIGN(const auto report, repository::Push(repository(), image, name_, push));
   round.push_requests = report.requests;
@@ -250,8 +253,10 @@ Status RemoteBench::RemoveImage(const objects::CallOptions& call) {
   if (!deleted && deleted.error().code != Code::kNotFound) return deleted;
   repository::GcOptions gc;
   gc.deadline = call.deadline;
+  gc.only = pushes_;
   STASIS_TRY(repository::CollectGarbage(repository(), gc));
   may_be_pushed_ = false;
+  pushes_.clear();
   return {};
 }
 
@@ -285,9 +290,9 @@ Result<RemoteMeasurements> RemoteBench::Run() {
   Status cleaned = CleanUp();
   if (cleaned) return found;
   Error error = found ? std::move(cleaned).error() : std::move(found).error();
-  error.WithContext(fmt::format("objects may be left in the repository, check/{}/*", name_));
+  error.WithContext(fmt::format("objects may be left in the repository, check/{}-*", name_));
   error.hint = fmt::format(
-      "run `stasis image delete {0} -R {1}` and `stasis image gc -R {1}`, and delete check/{0}/*",
+      "run `stasis image delete {0} -R {1}` and `stasis image gc -R {1}`, and delete check/{0}-*",
       name_, options_.repository_name);
   return Fail(std::move(error));
 }

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "bench/noise.h"
 #include "bench/remote_report.h"
+#include "repository/images.h"
 #include "repository/repository_testing.h"
 
 namespace stasis::bench {
@@ -77,6 +78,15 @@ TEST_F(RemoteMeasureTest, MovesTheSameBytesInEachTransfer) {
   EXPECT_GE(packs, 2u) << "the second round found the memory of the first one";
   objects_.set_hook(nullptr);
   ExpectNothingLeft();
+}
+
+TEST_F(RemoteMeasureTest, LeavesTheGarbageOfOthers) {
+  MustPush("gone", MakeContents(2));
+  ASSERT_TRUE(repository::DeleteImage(repository_, "gone"));
+  const auto before = Keys();
+  const auto found = MeasureRemote(Options());
+  ASSERT_TRUE(found) << found.error().ToString();
+  EXPECT_EQ(Keys(), before);
 }
 
 TEST_F(RemoteMeasureTest, AFailureLeavesNothing) {

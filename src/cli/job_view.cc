@@ -27,6 +27,7 @@ std::string FormatTime(int64_t time_ms) {
 
 std::string StateText(const v1::Job& job) {
   if (job.context_kept() && !job.failed()) return "suspended, context kept";
+  if (!job.moved_to().empty()) return "moved to " + job.moved_to();
   if (job.state() == "exited" && job.has_code()) return fmt::format("exited {}", job.code());
   return job.state() == "running" && !job.shim() ? "running, no shim" : job.state();
 }
@@ -61,6 +62,7 @@ nlohmann::json ToJson(const v1::Job& job) {
     document.erase(other);
   }
   if (job.log().empty()) document["log"] = nullptr;
+  if (job.moved_to().empty()) document["moved_to"] = nullptr;
   document["agent"] = !job.agent_library().empty();
   if (!job.has_code()) {
     for (const char* of_end : {"code", "signal", "ended_ms"}) document.erase(of_end);

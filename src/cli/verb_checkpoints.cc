@@ -38,7 +38,13 @@ Outcome Checkpoints(const Globals& globals, const std::string& id) {
     if (document["account"].is_discarded()) document["account"] = nullptr;
     documents.push_back(std::move(document));
   }
-  PrintResult(globals, FormatTable(rows), {{"id", id}, {"checkpoints", documents}});
+  std::string text = FormatTable(rows);
+  nlohmann::json moved_to;
+  if (!response.moved_to().empty()) {
+    moved_to = response.moved_to();
+    text += "moved to " + response.moved_to() + "\n";
+  }
+  PrintResult(globals, text, {{"id", id}, {"moved_to", moved_to}, {"checkpoints", documents}});
   return 0;
 }
 

@@ -53,10 +53,10 @@ Status Mover::Detach(const Deadline& deadline) {
   return {};
 }
 
-Status Mover::Warm(uint64_t bytes, const Deadline& deadline) {
+Status Mover::Warm(uint64_t bytes, const std::stop_token& stop, const Deadline& deadline) {
   Request request = Make(Op::kWarm);
   request.bytes = bytes;
-  STASIS_TRY(process_.Call(request, {}, deadline));
+  STASIS_TRY(process_.Call(request, {}, deadline, {}, nullptr, stop));
   return {};
 }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <vector>
 
 #include "base/block_hash.h"
@@ -92,8 +93,9 @@ class MoverLink {
   // keeps its memory registered.
   virtual Status Attach(const Arena& arena, const Deadline& deadline) = 0;
   virtual Status Detach(const Deadline& deadline) = 0;
-  // Touches and registers that many bytes of the arena ahead of time.
-  virtual Status Warm(uint64_t bytes, const Deadline& deadline) = 0;
+  // Touches and registers that many bytes of the arena ahead of time. If a stop is requested, kills
+  // the mover and returns kCancelled.
+  virtual Status Warm(uint64_t bytes, const std::stop_token& stop, const Deadline& deadline) = 0;
   // Measures the best of five copies each way between the arena and GPU memory. The arena's content
   // is unchanged.
   virtual Result<WireSpeed> Measure(uint64_t bytes, const Deadline& deadline) = 0;

@@ -1,8 +1,10 @@
 #include "dataplane/mover_process.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <cerrno>
+#include <memory>
 
 #include "base/limit_hint.h"
 #include "device/driver_environment.h"
@@ -150,9 +152,20 @@ Result<ipc::Greeting> MoverProcess::Greet(ipc::HelperProcess& helper, const Dead
   return ipc::Greeting::kServes;
 }
 
+Status MoverProcess::AwaitReply(Op op, const StopEvent* stop, const Deadline& deadline) {
+  pollfd waits[] = {{helper_->socket(), POLLIN, 0}, {stop != nullptr ? stop->fd() : -1, POLLIN, 0}};
+  const int ready = TEMP_FAILURE_RETRY(::poll(waits, 2, deadline.PollTimeout()));
+  if (ready > 0 && waits[0].revents != 0) return {};
+  const std::string how = Kill();
+  if (ready > 0) return Fail(Code::kCancelled, "cancelled");
+  return Fail(Code::kDeadlineExceeded,
+              fmt::format("the mover of {} did not {} in time and {}", options_.gpu.value,
+                          wire::OpName(op), helper_ ? how : "was killed"));
+}
+
 Result<Reply> MoverProcess::Call(Request request, std::span<const int> fds,
                                  const Deadline& deadline, const Progress& progress,
-                                 std::vector<UniqueFd>* out) {
+                                 std::vector<UniqueFd>* out, const std::stop_token& stop) {
   auto lost = [&](std::string why) {
     const bool broken = !why.empty();
     const std::string how = Kill();
@@ -165,6 +178,10 @@ Result<Reply> MoverProcess::Call(Request request, std::span<const int> fds,
     return Fail(Code::kUnavailable, "no mover is running for " + options_.gpu.value);
   }
   const int socket = helper_->socket();
+  std::unique_ptr<StopEvent> stopped;
+  if (stop.stop_possible()) {
+    STASIS_ASSIGN(stopped, StopEvent::Make(stop));
+  }
   request.id = ++last_id_;
   if (auto sent = ipc::SendPacket(socket, &request, sizeof request, fds, MSG_DONTWAIT); !sent) {
     // Too many descriptors of this user are in flight; the mover itself is fine.
@@ -174,12 +191,7 @@ Result<Reply> MoverProcess::Call(Request request, std::span<const int> fds,
     return lost({});
   }
   for (;;) {
-    if (!ipc::AwaitReadable(socket, deadline)) {
-      const std::string how = Kill();
-      return Fail(Code::kDeadlineExceeded,
-                  fmt::format("the mover of {} did not {} in time and {}", options_.gpu.value,
-                              wire::OpName(request.op), helper_ ? how : "was killed"));
-    }
+    STASIS_TRY(AwaitReply(request.op, stopped.get(), deadline));
     Reply reply;
     auto packet = ipc::ReceivePacket(socket, &reply, sizeof reply);
     if (!packet || packet->size == 0) return lost({});

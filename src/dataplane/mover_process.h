@@ -10,12 +10,14 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "base/deadline.h"
 #include "base/fd.h"
 #include "base/result.h"
+#include "base/stop_event.h"
 #include "dataplane/mover_protocol.h"
 #include "device/device_control.h"
 #include "ipc/helper_process.h"
@@ -54,10 +56,11 @@ class MoverProcess {
 
   // Called with the number of bytes copied.
   using Progress = std::function<void(uint64_t)>;
-  // Sends a request to the connected mover. `out` receives the reply's descriptors.
+  // Sends a request to the connected mover. `out` receives the reply's descriptors. If a stop is
+  // requested before the reply, kills the mover and returns kCancelled.
   Result<wire::Reply> Call(wire::Request request, std::span<const int> fds,
                            const Deadline& deadline, const Progress& progress = {},
-                           std::vector<UniqueFd>* out = nullptr);
+                           std::vector<UniqueFd>* out = nullptr, const std::stop_token& stop = {});
   // Like Call, but starts a mover if needed: a resident one may just have exited.
   Result<wire::Reply> CallOrStart(const wire::Request& request, std::span<const int> fds,
                                   const Deadline& deadline);
@@ -71,6 +74,8 @@ class MoverProcess {
   Result<bool> ConnectToResident(const Deadline& deadline);
   Result<ipc::Greeting> Greet(ipc::HelperProcess& helper, const Deadline& deadline);
   Status EndSession();
+  // Waits for the next packet of the reply. Kills the mover if none comes.
+  Status AwaitReply(wire::Op op, const StopEvent* stop, const Deadline& deadline);
   // Kills the mover and returns how it ended.
   std::string Kill();
 

@@ -98,7 +98,8 @@ Status GpuLoad::LoadShard(size_t index, PhaseScope* scope, const Deadline& deadl
   }
   copy.progress = [&](uint64_t done, uint64_t) { loaded(done); };
   copy.filled = [&](uint64_t done) { return AwaitFilled(shard, done, scope, deadline); };
-  STASIS_TRY(mover_.Load(copy, deadline));
+  STASIS_ASSIGN(const auto result, mover_.Load(copy, deadline));
+  cold_bytes_ += result.cold_bytes;
   STASIS_ASSIGN(shard.memory, mover_.Export(deadline));
   return {};
 }

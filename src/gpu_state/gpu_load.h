@@ -30,6 +30,9 @@ class GpuLoad {
   // `scope` is null if no other phase runs at the same time and all arenas are full.
   Status Load(plan::PhaseScope* scope, const Deadline& deadline,
               const std::function<void(uint64_t)>& loaded);
+  // Returns the bytes of the arenas that had to be touched and registered first. Call it after
+  // Load.
+  uint64_t cold_bytes() const { return cold_bytes_; }
   // Returns when the ballast is freed. Waits for one part of a copy at most.
   Status FreeBallast(plan::PhaseScope* scope, const Deadline& deadline);
 
@@ -47,11 +50,12 @@ class GpuLoad {
   dataplane::MoverLink& mover_;
   const std::vector<GpuShard*> shards_;
   uint64_t driver_bytes_ = 0;
-  std::mutex mutex_;     // guards all below
-  bool busy_ = false;    // a thread uses the mover
-  bool wanted_ = false;  // FreeBallast waits for the loading thread
-  bool free_ = true;     // there is no ballast
-  bool loaded_ = false;  // all is loaded; the mover needs to keep only the ballast
+  uint64_t cold_bytes_ = 0;  // used by the loading thread
+  std::mutex mutex_;         // guards all below
+  bool busy_ = false;        // a thread uses the mover
+  bool wanted_ = false;      // FreeBallast waits for the loading thread
+  bool free_ = true;         // there is no ballast
+  bool loaded_ = false;      // all is loaded; the mover needs to keep only the ballast
 };
 
 }  // namespace stasis::gpu_state

@@ -12,6 +12,7 @@
 
 #include "agent_protocol/protocol.h"
 #include "dataplane/arena.h"
+#include "dataplane/range.h"
 
 namespace stasis::gpu_state {
 
@@ -38,6 +39,8 @@ struct GpuShard {
   std::optional<dataplane::ArenaHashes> hashes;  // of its blocks when they were saved
 
   uint64_t bytes() const;
+  // Returns the bytes from the beginning of the arena to the end of the last range.
+  uint64_t arena_bytes() const { return dataplane::UsedBytes(ranges); }
 };
 
 // Returns kInvalidArgument for sizes that no GPU has.

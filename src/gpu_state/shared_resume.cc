@@ -201,6 +201,12 @@ Status SharedResume::Load(PhaseScope* scope, const Deadline& deadline,
   });
 }
 
+uint64_t SharedResume::cold_bytes() const {
+  uint64_t sum = 0;
+  for (const auto& [gpu, load] : loads_) sum += load.cold_bytes();
+  return sum;
+}
+
 void SharedResume::FreeMemory() {
   for (GpuShard& shard : shards_) shard.memory.clear();
 }

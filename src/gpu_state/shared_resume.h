@@ -67,6 +67,8 @@ class SharedResume {
 
   bool empty() const { return members_.empty(); }
   uint64_t bytes() const { return ShardBytes(shards_); }
+  // Returns the bytes of the arenas that the load had to touch and register first.
+  uint64_t cold_bytes() const;
   uint64_t BytesOf(const process::ProcessId& id) const { return ShardBytes(shards_, id); }
   std::vector<GpuShard>& shards() { return shards_; }
 

@@ -86,4 +86,9 @@ std::string GenerateId() {
   return pick(kFirst) + "-" + pick(kSecond);
 }
 
+std::string MovedTo(const Job& job) {
+  return job.state == State::kDumped && WasMoved(job) ? job.dumped_image->substr(kMovedTo.size())
+                                                      : std::string();
+}
+
 }  // namespace stasis::jobs

@@ -100,6 +100,8 @@ struct Job {
   std::optional<std::string> dumped_image;
 };
 
+// Returns "HOST/JOB" if the job's program was moved to another host, otherwise an empty string.
+std::string MovedTo(const Job& job);
 // Returns true if the job's program was moved to another host.
 inline bool WasMoved(const Job& job) {
   return job.dumped_image && job.dumped_image->starts_with(kMovedTo);

@@ -26,6 +26,7 @@
 
 #include "base/fd.h"
 #include "base/result.h"
+#include "base/stop_when_readable.h"
 #include "objects/object_store.h"
 
 namespace stasis::migration {
@@ -86,6 +87,12 @@ class Channel {
   Status ReadPayload(std::span<char> to, const objects::CallOptions& call);
   // Returns the rest of the payload.
   Result<std::string> ReadPayload(const objects::CallOptions& call);
+
+  // Returns a stop token that stops work here when the other side closes its end. It reads
+  // nothing. The channel must outlive it. Safe to use during calls of the channel.
+  Result<std::unique_ptr<StopWhenReadable>> StopWhenClosed() const {
+    return StopWhenReadable::StartForClose(input_.get());
+  }
 
   // Makes all later calls fail. Used when the two sides no longer agree about what comes next.
   void Break(const Error& cause);

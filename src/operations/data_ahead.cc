@@ -10,19 +10,6 @@ namespace stasis::operations {
 
 using gpu_state::GpuShard;
 
-namespace {
-
-// Returns how much of the arena the ranges need.
-uint64_t EndOf(const std::vector<dataplane::Range>& ranges) {
-  uint64_t end = 0;
-  for (const dataplane::Range& range : ranges) {
-    end = std::max(end, range.arena_offset + range.size_bytes);
-  }
-  return end;
-}
-
-}  // namespace
-
 void DataAhead::Free() {
   for (GpuShard& shard : shards_) {
     if (shard.arena) (void)store_->Recycle(std::move(*shard.arena));
@@ -78,7 +65,7 @@ Status DataAhead::Load(const store::Manifest& manifest, const store::RangeSource
 }
 
 Status DataAhead::Register(gpu_state::Services& services, const device::GpuMap& map,
-                           const Deadline& deadline) {
+                           const std::stop_token& stop, const Deadline& deadline) {
   const auto to = [&](const device::GpuUuid& gpu) { return device::Mapped(map, gpu); };
   return gpu_state::ForEachGpu(
       shards_, to, [&](const device::GpuUuid& gpu, std::vector<GpuShard*>& shards) -> Status {
@@ -86,10 +73,11 @@ Status DataAhead::Register(gpu_state::Services& services, const device::GpuMap& 
         STASIS_TRY(mover.Start(deadline));
         for (GpuShard* shard : shards) {
           STASIS_TRY(mover.Attach(*shard->arena, deadline));
-          Status warmed = mover.Warm(EndOf(shard->ranges), deadline);
+          Status registered = mover.Warm(shard->arena_bytes(), stop, deadline);
           // The arena is locked as long as it is attached.
-          STASIS_TRY(mover.Detach(deadline));
-          STASIS_TRY(std::move(warmed));
+          Status detached = mover.Detach(deadline);
+          STASIS_TRY(std::move(registered));
+          STASIS_TRY(std::move(detached));
         }
         return {};
       });

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <stop_token>
 #include <utility>
 #include <vector>
 
@@ -40,8 +41,9 @@ class DataAhead {
               const std::function<bool(uint64_t)>& progress);
   // Registers the arenas with the movers that will load them, each on the GPU that `map` gives, so
   // that the restore does not have to. Resident movers keep this until they are idle for too long.
+  // Returns kCancelled soon after a stop is requested.
   Status Register(gpu_state::Services& services, const device::GpuMap& map,
-                  const Deadline& deadline);
+                  const std::stop_token& stop, const Deadline& deadline);
   // Moves each arena to the shard of the same process and GPU, and sets GpuShard::arena and
   // GpuShard::ahead there. Frees the arenas that no shard needs.
   void MoveTo(std::vector<gpu_state::GpuShard>& shards);

@@ -5,6 +5,8 @@
 
 #include <cstring>
 #include <filesystem>
+#include <memory>
+#include <stop_token>
 
 #include "base/file.h"
 #include "checkpoint/image_data.h"
@@ -162,14 +164,30 @@ TEST_F(DataAheadTest, TheMoverOfTheTargetGpuRegistersTheArena) {
   fakes::CallLog log;
   gpu_state::Services services;
   services.movers = std::make_shared<fakes::FakeMovers>(log);
-  ASSERT_TRUE(ahead_->Register(services, map, Deadline()));
+  ASSERT_TRUE(ahead_->Register(services, map, {}, Deadline()));
   const std::vector<std::string> calls = {"mover A Start", "mover A Attach", "mover A Warm",
                                           "mover A Detach"};
   EXPECT_EQ(log.calls(), calls);
   log.Clear();
   log.Set("mover A Warm", fakes::Fault::kFail);
-  EXPECT_FALSE(ahead_->Register(services, map, Deadline()));
+  EXPECT_FALSE(ahead_->Register(services, map, {}, Deadline()));
   EXPECT_EQ(log.calls(), calls) << "the arena must not stay locked";
+}
+
+TEST_F(DataAheadTest, ACancelledRegistrationLeavesTheArenaUnlocked) {
+  ASSERT_TRUE(Load('a'));
+  fakes::CallLog log;
+  gpu_state::Services services;
+  services.movers = std::make_shared<fakes::FakeMovers>(log);
+  std::stop_source stop;
+  stop.request_stop();
+  const Status registered = ahead_->Register(services, {{device::GpuUuid{kGpu}, fakes::GpuA()}},
+                                             stop.get_token(), Deadline());
+  ASSERT_FALSE(registered);
+  EXPECT_EQ(registered.error().code, Code::kCancelled);
+  const std::vector<std::string> calls = {"mover A Start", "mover A Attach", "mover A Warm",
+                                          "mover A Detach"};
+  EXPECT_EQ(log.calls(), calls);
 }
 
 TEST_F(DataAheadTest, AProgramWithoutDataNeedsNoArena) {

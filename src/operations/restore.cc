@@ -37,6 +37,11 @@ std::vector<device::Gpu> RecordedGpus(const store::Manifest& manifest) {
 
 }  // namespace
 
+Status CheckCpuMemory(gpu_state::Services& services, const store::Manifest& manifest) {
+  return gpu_state::RetryWithoutUnusedArenas(
+      services, [&] { return gpu_state::CheckHostMemory(CpuBytes(manifest), {::getpid()}); });
+}
+
 // A held restore without a map replaces the GPUs that the new container does not have.
 Result<device::GpuMap> ChooseGpus(gpu_state::Services& services, const store::Manifest& manifest,
                                   const RestoreOptions& restore) {
@@ -108,10 +113,7 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
   }
   STASIS_ASSIGN(device::GpuMap map, ChooseGpus(services, manifest, restore));
   STASIS_TRY(checks::CheckRestorable(services, *reader, map, restore.new_pidns, restore.held));
-  if (!options.ignore_memory) {
-    STASIS_TRY(gpu_state::RetryWithoutUnusedArenas(
-        services, [&] { return gpu_state::CheckHostMemory(CpuBytes(manifest), {::getpid()}); }));
-  }
+  if (!options.ignore_memory) STASIS_TRY(CheckCpuMemory(services, manifest));
 
   OperationResult result;
   result.operation = OperationId();
@@ -141,6 +143,7 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
                                 std::move(result)));
   result.job = run.job();
   result.pid = run.root_pid();
+  result.saved.cold = run.cold_bytes();
   result.notes = run.notes();
   if (restore.gpu_map.empty() || restore.gpu_map == "auto") {
     for (const auto& [from, to] : moved) {

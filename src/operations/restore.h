@@ -46,6 +46,10 @@ struct RestoreOptions {
   criu::Options criu;
 };
 
+// Returns kResourceExhausted unless the program's CPU memory fits into the memory of this host,
+// beside arenas that have been allocated. Frees unused arenas if that is necessary.
+Status CheckCpuMemory(gpu_state::Services& services, const store::Manifest& manifest);
+
 // Returns the GPUs that replace those of the image, by gpu_map; empty if the image's own are used.
 Result<device::GpuMap> ChooseGpus(gpu_state::Services& services, const store::Manifest& manifest,
                                   const RestoreOptions& restore);

@@ -67,6 +67,7 @@ class RestoreRun {
   plan::Plan MakePlan();
   plan::Operation MakeOperation(plan::Operation base);
   const std::string& job() const { return job_; }
+  uint64_t cold_bytes() const { return shared_.cold_bytes(); }
   pid_t root_pid() const { return root_.pid.value; }
   const std::vector<std::string>& notes() const { return notes_; }
 

@@ -44,7 +44,7 @@ struct OperationResult {
   uint64_t shared_bytes = 0;                // the part of it that movers carried
   bool keep_context = false;                // the context stays on the GPU
   uint64_t staying_bytes = 0;               // the program's own memory that stays with the context
-  Saved saved;                              // by a suspend or dump
+  Saved saved;                              // by a suspend or dump; of others only `cold`
   std::vector<std::string> left_to_driver;  // why processes took the opaque path; sentences
   std::string driver_kind;                  // abi/driver_kinds.h
   std::vector<std::string> notes;           // sentences

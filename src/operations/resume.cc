@@ -174,6 +174,7 @@ Result<OperationResult> Resume(Session& session, const checks::Target& target,
                      status.error().ToString() + ". `stasis resume` or `stasis recover` retries.";
   });
   auto done = Execute(session, operation, plan, options, std::move(result));
+  if (done) done->saved.cold = shared.cold_bytes();
   if (done || !done.error().not_undone) return done;
   shared.ReleaseArenas();
   return Fail(FinishPartlyResumed(services, processes, std::move(done).error()));

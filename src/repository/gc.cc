@@ -45,6 +45,10 @@ class Collector {
   Status RemoveAbandonedBelow(const char* prefix, ParseRecordKey parse, Read read);
   Status RemoveAbandoned();
   Result<Garbage> List();
+  // Returns whether the options let this gc delete objects of the push.
+  bool MayDelete(const PushId& push) const {
+    return !options_.only || options_.only->contains(push);
+  }
   Status ReadPending(Garbage& garbage);
   Status ReadImages(Garbage& garbage);
   Status Condemn(const Garbage& garbage);
@@ -123,7 +127,7 @@ Result<Garbage> Collector::List() {
   for (const auto& object : packs) {
     if (garbage.packs.size() >= kMaxImagePacks) break;  // a later gc goes on
     if (const auto pack = ParsePackKey(object.key)) {
-      garbage.packs.emplace(*pack, object.bytes);
+      if (MayDelete(pack->push)) garbage.packs.emplace(*pack, object.bytes);
     } else {
       NoteUnknown(object.key);
     }
@@ -131,7 +135,7 @@ Result<Garbage> Collector::List() {
   STASIS_ASSIGN(const auto indexes, repository_.List(kIndexPrefix, call_));
   for (const auto& object : indexes) {
     if (const auto key = ParseIndexKey(object.key)) {
-      garbage.indexes[key->push].emplace(object.key, object.bytes);
+      if (MayDelete(key->push)) garbage.indexes[key->push].emplace(object.key, object.bytes);
     } else {
       NoteUnknown(object.key);
     }
@@ -248,7 +252,7 @@ Result<GcReport> Collector::Run() {
   const Stopwatch watch;
   const objects::Counters before = repository_.store().counters();
   STASIS_TRY(repository_.store().CheckLists());
-  STASIS_TRY(RemoveAbandoned());
+  if (!options_.only) STASIS_TRY(RemoveAbandoned());
   STASIS_ASSIGN(Garbage garbage, List());
   STASIS_TRY(ReadPending(garbage));
   STASIS_TRY(ReadImages(garbage));
@@ -259,9 +263,11 @@ Result<GcReport> Collector::Run() {
     }
     STASIS_TRY(status);
   }
-  STASIS_ASSIGN(report_.leftovers,
-                repository_.store().RemoveLeftovers(
-                    std::chrono::ceil<std::chrono::seconds>(options_.abandoned), call_));
+  if (!options_.only) {
+    STASIS_ASSIGN(report_.leftovers,
+                  repository_.store().RemoveLeftovers(
+                      std::chrono::ceil<std::chrono::seconds>(options_.abandoned), call_));
+  }
   report_.unknown.assign(unknown_.begin(), unknown_.end());
   const objects::Counters after = repository_.store().counters();
   report_.requests = after.requests - before.requests;

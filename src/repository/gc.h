@@ -17,6 +17,8 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <set>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -24,6 +26,7 @@
 #include "base/deadline.h"
 #include "base/parallel.h"
 #include "base/result.h"
+#include "repository/layout.h"
 #include "repository/limits.h"
 #include "repository/repository.h"
 
@@ -37,6 +40,9 @@ struct GcOptions {
   // Records that are older than this were left by killed processes. A time shorter than
   // kRecordAbandoned can lose images if a push or another gc runs.
   std::chrono::nanoseconds abandoned = kRecordAbandoned;
+  // If set, deletes only what these pushes have put: nothing of others, and no records of killed
+  // processes.
+  std::optional<std::set<PushId>> only;
   // Maximum age at which the gc relies on its own record. Only tests change it.
   std::chrono::nanoseconds record_valid = kRecordValid;
 };

@@ -69,6 +69,22 @@ TEST_F(GcTest, KeepsAPackThatAnotherImageSharesInPart) {
   ExpectPulls("second", contents);
 }
 
+TEST_F(GcTest, DeletesNothingOfOthersIfItIsToldSo) {
+  const int64_t long_ago =
+      UnixNowNs() - std::chrono::nanoseconds(kRecordAbandoned).count() - 1'000'000'000;
+  const PushId own = PutObjects(), other = PutObjects();
+  PutPending(other, {long_ago, {}, {}});
+  const std::vector<std::string> before = Keys();
+  GcOptions options;
+  options.only = std::set<PushId>{own};
+  const auto report = CollectGarbage(repository_, options);
+  ASSERT_TRUE(report) << report.error().ToString();
+  EXPECT_EQ(report->deleted_packs, 1u);
+  EXPECT_EQ(report->removed_records, 0u);
+  EXPECT_EQ(Keys().size(), before.size() - 3);
+  EXPECT_THAT(Keys("packs/"), ElementsAre(PackKey({other, 1})));
+}
+
 TEST_F(GcTest, KeepsWhatPushesNeed) {
   const PushId own = PutObjects();
   const PushId relied = PutObjects();

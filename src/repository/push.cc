@@ -209,7 +209,11 @@ Result<std::set<PackId>> Pusher::AskPresent() {
 Status Pusher::PutAll() {
   for (unsigned round = 0; round < kMaxRounds; ++round) {
     STASIS_ASSIGN(const auto packs, plan_->PlaceRest());
-    for (const NewPack& pack : packs) own_.insert(pack.id.push);
+    for (const NewPack& pack : packs) {
+      if (own_.insert(pack.id.push).second && options_.announced) {
+        options_.announced(pack.id.push);
+      }
+    }
     STASIS_TRY(WritePending());
     STASIS_TRY(PutPacks(packs));
     STASIS_TRY(PutIndex(packs));

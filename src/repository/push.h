@@ -16,6 +16,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "base/deadline.h"
 #include "base/parallel.h"
 #include "base/result.h"
+#include "repository/layout.h"
 #include "repository/limits.h"
 #include "repository/repository.h"
 #include "store/codec.h"
@@ -41,6 +43,9 @@ struct PushOptions {
   store::Codec codec = store::Codec::kNone;
   // Called with the bytes of units uploaded and to be uploaded. Returns false to cancel.
   Progress progress;
+  // Called with the id of each push before its objects are put, also if the push fails later. May
+  // be empty.
+  std::function<void(const PushId&)> announced;
   // Ends the push, also in the middle of a request.
   std::stop_token stop;
   Deadline deadline;

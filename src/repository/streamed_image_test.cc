@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "repository/encrypted_sealing.h"
 #include "repository/repository_testing.h"
 #include "store/store_folder.h"
 
@@ -70,6 +71,32 @@ TEST_F(StreamedImageTest, TheMemoryGoesToItsPlace) {
     placed_ = 0;
     const Status read = Read(**image, memory);
     ASSERT_TRUE(read) << read.error().ToString();
+    EXPECT_TRUE(memory == contents.gpu);
+    EXPECT_EQ(placed_, contents.gpu.size());
+  }
+}
+
+// The unit is opened to its place again from its start. Units that were complete are not.
+TEST_F(StreamedImageTest, ATransferMayBreakOffWithinAUnit) {
+  constexpr int kBreaks = 4;
+  const Contents contents = MakeContents(1);
+  const std::string path = testing::WriteImage(local_.path(), "llama", contents, names_);
+  const auto local = store::ImageReader::Open(path);
+  ASSERT_TRUE(local);
+  const auto encrypted = EncryptedSealing(*MasterKey::Random());
+  for (const Sealing* sealing : {sealing_.get(), encrypted.get()}) {
+    testing::MemoryStore objects;
+    const Repository repository = testing::MustCreate(objects, *sealing);
+    ASSERT_TRUE(Push(repository, **local, "llama", testing::PushWith(names_)));
+    const auto image = StreamedImage::Open(repository, "llama", store_.path(), options_);
+    ASSERT_TRUE(image) << image.error().ToString();
+    objects.set_piece_bytes(3000);
+    objects.BreakTransfers(kBreaks, testing::kTestBlock + 5000);
+    std::string memory(contents.gpu.size(), 'x');
+    placed_ = 0;
+    const Status read = Read(**image, memory);
+    ASSERT_TRUE(read) << read.error().ToString();
+    EXPECT_EQ(objects.counters().retries, uint64_t{kBreaks});
     EXPECT_TRUE(memory == contents.gpu);
     EXPECT_EQ(placed_, contents.gpu.size());
   }

@@ -38,8 +38,8 @@ bool IsHiddenName(std::string_view name, std::string_view wanted) {
   std::string_view hex = name.substr(name.size() - kHexDigits);
   name.remove_suffix(kHexDigits);
   if (hex.find_first_not_of("0123456789abcdef") != hex.npos) return false;
-  for (const char* purpose : {kPartial, kDeleted, kCpuFiles, kMoving}) {
-    if (!wanted.empty() && purpose != wanted) continue;
+  for (const char* purpose : {kPartial, kDeleted, kCpuFiles, kMoving, kSent}) {
+    if (wanted.empty() ? purpose == kSent : purpose != wanted) continue;
     std::string marker = fmt::format(".{}-", purpose);
     if (name.size() > marker.size() + 1 && name.substr(name.size() - marker.size()) == marker) {
       return true;

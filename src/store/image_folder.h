@@ -6,6 +6,7 @@
 //   .NAME.deleted-HEX        being deleted (store/store_folder.h)
 //   .NAME.cpu-HEX            CRIU's files, made from its pages for a restore
 //   .NAME.moving-HEX         empty; exists while a migration needs its images NAME-1, NAME-2, …
+//   .NAME.sent-HEX           images with these names are in a repository (repository/sent_images.h)
 //
 // A process that works on a hidden folder, or reads an image, holds flock(LOCK_SH) on the folder;
 // removing it needs LOCK_EX. The kernel releases the lock when the process exits or is killed, so
@@ -32,9 +33,11 @@ inline constexpr char kPartial[] = "partial";
 inline constexpr char kDeleted[] = "deleted";
 inline constexpr char kCpuFiles[] = "cpu";
 inline constexpr char kMoving[] = "moving";
+inline constexpr char kSent[] = "sent";
 // Returns a new hidden name.
 Result<std::string> HiddenName(const std::string& name, const char* purpose);
 // Returns whether `name` is a hidden name of Stasis, and for `purpose` if that is not empty.
+// Without a purpose, kSent does not count: only what deletes the images may remove such a folder.
 bool IsHiddenName(std::string_view name, std::string_view purpose = {});
 
 enum class LockKind : uint8_t { kShared, kExclusive };

@@ -24,6 +24,8 @@ def files(folder):
 def expect_clean(host, folder, server):
     """Both repositories are as new, and no local image is left."""
     demand(files(folder) == ["repo"], f"left in the folder: {files(folder)}")
+    folders = [path for path in folder.rglob("*bench-*")]
+    demand(not folders, f"left in the folder: {folders}")
     demand(server.keys() == ["a/prefix/repo"], f"left in the bucket: {server.keys()}")
     store = host.state / "data" / "images"
     demand(not store.is_dir() or not list(store.iterdir()), "a local image is left")

@@ -315,7 +315,7 @@ class Pipeline : public DataplaneTest {
     std::memset(mapping->data(), 0xa5, mapping->bytes());
     ASSERT_DONE(mover.PrepareHashes(secret_, Soon()));
     ASSERT_DONE(mover.Attach(*program.arena, Soon()));
-    ASSERT_DONE(mover.Warm(kBlocks * kBlockBytes, Soon()));
+    ASSERT_DONE(mover.Warm(kBlocks * kBlockBytes, {}, Soon()));
     program.fds = program.agent.Export();
     program.agent.Release();
   }

@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <optional>
+#include <stop_token>
 
 #include "base/file.h"
+#include "base/thread.h"
 #include "driver_agent.h"
 #include "ipc/helper_process.h"
 #include "ipc/socket.h"
@@ -108,6 +110,23 @@ TEST_F(Killed, AtEachCallOfASave) {
   SaveAfresh();
   fds_.clear();
   LoadAfresh();
+}
+
+// A stop does not wait for the driver.
+TEST_F(Killed, ByAStopDuringARegistration) {
+  {
+    Mover mover(OptionsFor(0));
+    auto arena = store_->Acquire(KeyOf(0), ::getuid(), ranges_);
+    ASSERT_DONE(arena);
+    ASSERT_DONE(mover.Attach(*arena, Soon()));
+    Fault(mover.pid(), "cuMemHostRegister_v2:1=hang");
+    std::stop_source stop;
+    auto stopper = Thread::Start([&] { stop.request_stop(); });
+    const Status warmed = mover.Warm(16 * kMib, stop.get_token(), Soon());
+    EXPECT_REFUSED(Code::kCancelled, warmed);
+    EXPECT_EQ(mover.pid(), 0);
+  }
+  SaveAfresh();
 }
 
 TEST_F(Killed, AtEachCallOfALoad) {

@@ -370,7 +370,7 @@ TEST_F(MoverTest, TheArenaIsPreparedInAdvance) {
   ASSERT_DONE(arena);
   EXPECT_EQ(arena->capacity_bytes(), 64 * kMib) << "the reserved one";
   ASSERT_DONE(mover.Attach(*arena, Soon()));
-  ASSERT_DONE(mover.Warm(32 * kMib, Soon()));
+  ASSERT_DONE(mover.Warm(32 * kMib, {}, Soon()));
   CopyResult saved;
   SuspendInto(mover, store, *arena, agent, {}, &saved);
   EXPECT_EQ(saved.cold_bytes, 0u);

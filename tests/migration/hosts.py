@@ -165,6 +165,11 @@ def clear(*hosts):
             host("image", "delete", *host.images())
 
 
+def images_of(host, repository):
+    """Returns the names of the images in a repository."""
+    return sorted(image["name"] for image in host("image", "ls", "-R", repository, "--json").json()["images"])
+
+
 def await_journal(host, text):
     wait_until(lambda: text in "".join(p.read_text() for p in (host.state / "run" / "journal").glob("*.journal")), 60,
                f"{host.name} does not come to {text}")

@@ -6,8 +6,8 @@ import shutil
 import signal
 import sys
 
-from hosts import (Host, await_journal, await_rounds, clear, end, expect_no_rest, expect_only, run_test, settle,
-                   start)
+from hosts import (Host, await_journal, await_rounds, clear, end, expect_no_rest, expect_only, images_of, run_test,
+                   settle, start)
 import processes
 from processes import wait_until
 import schemas
@@ -31,7 +31,9 @@ def there_and_back(world, a, b):
         demand(0 < result["pause_s"] < result["total_s"] + 1, f"the pause is {result['pause_s']}")
         expect_only(there, here)
         gone = here.job("job")
-        demand(gone["state"] == "dumped", f"the job is {gone['state']}")
+        demand(gone["state"] == "dumped" and gone["moved_to"] == f"{there.name}/job", f"the job is {gone}")
+        for words in (("ps", "-a"), ("inspect", "job"), ("checkpoints", "job")):
+            demand(f"moved to {there.name}/job" in here(*words).out, f"{words} does not say where it is")
         demand(f"ssh://{there.name}/job" in here("inspect", "job").out, here("inspect", "job").out)
         demand(f"was moved to ssh://{there.name}/job" in here("restore", "job", expect=7).err, "a restore does not say where it runs")
         expect_no_rest(a, b)
@@ -64,7 +66,7 @@ def via_repository(world, a, b):
     demand(result["migration"]["via"] == "fleet", f"{result['migration']}")
     demand(result["migration"]["rounds"][-1]["known_bytes"] > 32 << 20, f"{result['migration']}")
     expect_only(b, a)
-    demand(not images_of(a), "images are left in the repository")
+    demand(not images_of(a, "fleet"), "images are left in the repository")
     expect_no_rest(a, b)
     a("delete", "job")
     done = b("migrate", "job", "a", "--via", str(fleet), expect=2)
@@ -94,7 +96,7 @@ def interrupted(world, a, b, there=True):
     moving = a.begin("migrate", "job", "b", "--via", "fleet", "--rounds", "1",
                      env={} if there else {"STASIS_FAULT": f"hand-over:after:hold={hold}"})
     await_journal(*((b, '"phase":"data-return"') if there else (a, '"phase":"hand-over"')))
-    wait_until(lambda: len(images_of(a)) == 2, 60, lambda: f"the images are {images_of(a)}")
+    wait_until(lambda: len(images_of(a, "fleet")) == 2, 60, lambda: f"the images are {images_of(a, "fleet")}")
     os.kill(processes.children(moving.pid)[0], signal.SIGINT)
     hold.unlink()
     done = moving.wait()
@@ -102,13 +104,9 @@ def interrupted(world, a, b, there=True):
     settle(a, b)
     demand(done.code == 1 and "cancelled" in done.err and "b cannot" not in done.err, f"{done}")
     expect_only(a, b)
-    demand(not images_of(a), "images are left in the repository")
+    demand(not images_of(a, "fleet"), "images are left in the repository")
     expect_no_rest(a, b)
     end(a, b)
-
-
-def images_of(host):
-    return host("image", "ls", "-R", "fleet", "--json").json()["images"]
 
 
 def refusals(world, a, b):

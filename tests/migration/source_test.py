@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from hosts import await_journal, clear, expect_only, run_test, settle, start
+from hosts import await_journal, clear, expect_only, images_of, run_test, settle, start
 import processes
 from processes import wait_until
 from world import demand
@@ -31,6 +31,35 @@ def source_killed(world, a, b):
                    lambda: f"{a.name} keeps {a.images()}")  # noqa: B023
         expect_only(*((a, b) if runs_on == "a" else (b, a)))
         clear(a, b)
+
+
+def killed_with_repository(world, a, b):
+    """The images in the repository go with the next gc there, or the next migration, on this host."""
+    fleet = world.folder / "fleet"
+    fleet.mkdir()
+    for host in (a, b):
+        host("repo", "add", "fleet", fleet, "--plain")
+
+    def kill():
+        a("migrate", "job", "b", "--via", "fleet", "--rounds", "1", env={"STASIS_FAULT": "hand-over:after:die"}, expect=-9)
+        settle(a, b)
+        expect_only(a, b)
+        left = images_of(a, "fleet")
+        demand(len(left) >= 2, f"no images are left: {left}")
+        b("image", "gc", "-R", "fleet")
+        demand(images_of(a, "fleet") == left, "another host deleted images of a migration")
+        return left
+
+    start(a)
+    left = kill()
+    done = a("image", "gc", "-R", "fleet")
+    demand(all(f"removed fleet/{name}" in done.out for name in left), f"{done}")
+    demand(not images_of(a, "fleet"), "images are left in the repository")
+    kill()
+    a("migrate", "job", "b", "--via", "fleet")
+    demand(not images_of(a, "fleet"), "images are left in the repository")
+    expect_only(b, a)
+    clear(a, b)
 
 
 def killed_while_switching(world, a, b):
@@ -90,7 +119,7 @@ def connection_cut(world, a, b):
 
 
 def run(world, a, b):
-    for test in (source_killed, killed_while_switching, criu_killed, connection_cut):
+    for test in (source_killed, killed_with_repository, killed_while_switching, criu_killed, connection_cut):
         print(test.__name__, flush=True)
         test(world, a, b)
 

@@ -52,8 +52,11 @@ class FakeMover : public dataplane::MoverLink {
       return {};
     });
   }
-  Status Warm(uint64_t, const Deadline&) override {
-    return Do("Warm", []() -> Status { return {}; });
+  Status Warm(uint64_t, const std::stop_token& stop, const Deadline&) override {
+    return Do("Warm", [&]() -> Status {
+      if (stop.stop_requested()) return Fail(Code::kCancelled, "cancelled");
+      return {};
+    });
   }
   Result<dataplane::WireSpeed> Measure(uint64_t, const Deadline&) override {
     return Fail(Code::kUnimplemented, "fake");
