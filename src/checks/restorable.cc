@@ -125,7 +125,7 @@ Status CompareRequiredFiles(const store::ImageReader& reader, checkpoint::AgentS
   return {};
 }
 
-// Compares in a child process, because the files may be on a file system that does not answer.
+// Compares the files in a child process, because their file system may not answer.
 Status CheckRequiredFiles(const store::ImageReader& reader, checkpoint::AgentSource source,
                           const Deadline& deadline) {
   auto compare = [&](const NoteStep& note) -> Result<std::string> {

@@ -108,7 +108,7 @@ Result<AgentsView> AskAgent(const Services& services, const process::ProcessId& 
 // Refuses shared memory, because the driver's checkpoint of it succeeds and only the restore fails.
 Status RefuseSharedDeviceMemory(const Services& services, const Survey& survey) {
   for (const auto& p : survey.device_processes) {
-    // A suspended process is not refused, because its GPU state has already left the GPU.
+    // A suspended process is not checked, because its GPU state has already left the GPU.
     if (p.state == ProcessState::kCheckpointed) continue;
     STASIS_ASSIGN(auto findings, device::Inspect(p.id.pid));
     auto fatal = std::find_if(findings.begin(), findings.end(),
@@ -126,9 +126,10 @@ Status RefuseSharedDeviceMemory(const Services& services, const Survey& survey) 
   return {};
 }
 
-// Corrects device_bytes by the agent's figures. Memory that the shared path returned is imported,
-// and some drivers do not count imported memory. Memory imported from another process is counted
-// for its owner only. Errors of agents are ignored here; shared_members.cc refuses them.
+// Corrects device_bytes by the agent's figures. After a resume on the shared path, the program's
+// memory is imported, and some drivers do not count imported memory. Memory imported from another
+// process is counted for its owner only. Errors of agents are ignored here; shared_members.cc
+// refuses them.
 Status CountImported(Services& services, device::DeviceProcess& p) {
   STASIS_ASSIGN(auto driver, services.device->Driver());
   auto agent = gpu_state::FindAgent(*services.agents, p.id);
@@ -292,14 +293,14 @@ Result<Survey> SurveyTarget(Services& services, const Target& target,
   if (root.id != target.root) {
     return Fail(Code::kNotFound, fmt::format("process {} has ended", target.root.pid.value));
   }
-  // This is checked before the tree is read, because the tree of pid 1 contains all processes and
+  // Check the root before the tree is read, because the tree of pid 1 contains all processes and
   // never stops changing.
   survey.tree.members = {root};
   STASIS_TRY(RefuseMember(root, survey, collects));
   STASIS_ASSIGN(Found found, FindMembers(services, target));
   survey.tree = std::move(found.tree);
   survey.outside = std::move(found.outside);
-  // This is checked before anything is read that only the owner may read.
+  // Refuse processes of other users before anything is read that only their owner may read.
   for (const auto* all : {&survey.tree.members, &survey.outside}) {
     for (const auto& stat : *all) {
       Status own = RefuseForeign(stat, survey);
@@ -398,9 +399,9 @@ Status CheckSameUsers(Services& services, const Survey& survey) {
   }
   STASIS_ASSIGN(auto found, FindMembers(services, survey.target));
   const auto& [tree, outside] = found;
-  // First look only at processes that did not use a GPU before. A candidate may still be a forked
-  // child that merely inherited GPU files. Only a search in all processes can detect that, so it
-  // follows if there is a candidate.
+  // First look only at processes that did not use a GPU at the survey. A candidate may still be a
+  // forked child that merely inherited GPU files. Only a search in all processes can detect that,
+  // so it follows if there is a candidate.
   process::ProcessTree others = tree;
   others.members.insert(others.members.end(), outside.begin(), outside.end());
   std::erase_if(others.members, [&](const auto& stat) { return was_user(stat.id); });

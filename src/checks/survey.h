@@ -83,12 +83,12 @@ Status CheckStillOwn(const Survey& survey);
 // Checks that the tree is still the surveyed one. The error names the process that started or
 // ended; see TreeHasChanged().
 Status CheckUnchanged(const Survey& survey);
-// Checks the same for GPU processes only, including those outside of the tree.
+// Checks that the GPU processes, including those outside of the tree, are still the surveyed ones.
 Status CheckSameUsers(gpu_state::Services& services, const Survey& survey);
 // Returns true for an error of CheckUnchanged or CheckSameUsers, after which a retry may succeed.
 bool TreeHasChanged(const Error& error);
-// Returns such an error if `error` says that a process does not exist while the target's root is
-// still alive. Returns `error` unchanged otherwise.
+// If `error` says that a process does not exist, and the target's root is still alive, returns an
+// error for which TreeHasChanged() is true. Otherwise returns `error` unchanged.
 Error AsTreeChange(const Target& target, Error error);
 
 }  // namespace stasis::checks

@@ -18,7 +18,7 @@
 namespace stasis::cli {
 namespace {
 
-// CRIU's CUDA plugin searches the first two KiB of this text for "--action".
+// CRIU's CUDA plugin searches the first two KiB of the help text for "--action".
 constexpr const char* kHelp = R"(Stasis's cuda-checkpoint )" STASIS_VERSION
                               R"(, with the options of NVIDIA's tool of that name.
 

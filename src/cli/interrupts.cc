@@ -12,13 +12,14 @@ namespace {
 
 std::atomic<bool> cancel_asked{false};
 std::atomic<bool> by_daemon{false};
-// Wakes code that waits in poll. Both ends stay open.
+// A pipe that wakes code that waits in poll. Both ends stay open.
 int cancel_pipe[2] = {-1, -1};
 
 // Ctrl-C requests a cancellation; the plan checks for it between two phases and rolls back. Further
 // signals have no effect, because a roll-back must not be interrupted.
 void AskToCancel(int signal) {
-  // The daemon runs the operation, and the loss of this command's terminal must not cancel it.
+  // The daemon runs the operation, and the loss of this command's terminal must not cancel it:
+  // SIGHUP and SIGTERM end only this command.
   if (by_daemon && (signal == SIGHUP || signal == SIGTERM)) ::_exit(128 + signal);
   const int before = errno;
   cancel_asked = true;

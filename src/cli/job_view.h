@@ -24,7 +24,7 @@ nlohmann::json ToJson(const v1::Job& job);
 // Omits the account.
 nlohmann::json ToJson(const v1::Checkpoint& checkpoint);
 
-// Prints a problem that made GPU memory unknown to stderr, if there is one.
+// Prints `problem`, the reason why the use of GPU memory is unknown, on stderr if it is not empty.
 void ReportProblem(const std::string& problem);
 
 }  // namespace stasis::cli

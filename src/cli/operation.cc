@@ -92,7 +92,7 @@ void PlaceFlags::AddTo(App verb) {
 v1::ContainerPlaces PlaceFlags::ToMessage() const {
   v1::ContainerPlaces message;
   if (!root.empty()) message.set_runc_root(AbsolutePath(root));
-  // The daemon does not have this process's environment.
+  // The daemon does not have this process's environment, so the request contains the address.
   const char* address = std::getenv("CONTAINERD_ADDRESS");
   if (!containerd_address.empty()) {
     message.set_containerd_address(AbsolutePath(containerd_address));

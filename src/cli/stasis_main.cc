@@ -127,7 +127,8 @@ std::string UsageHint(const CLI::App& app, const CLI::ParseError& error) {
                       : "`" + whole + " --help` explains this command.";
 }
 
-// Checks that the output was written, since scripts rely on it. Returns the exit code.
+// Checks that all output was written, because scripts rely on it. Returns the exit code: `code`, or
+// 1 instead of 0 after a failed write.
 int Finish(int code, const std::string& hint = {}) {
   Status written = FinishOutput();
   if (written) return code;
@@ -144,7 +145,8 @@ int Main(int argc, char** argv) {
 
   CLI::App app("Suspends, saves, moves and restores running GPU programs without changing them.",
                "stasis");
-  // A missing command is rejected below: the parser would report it before an unknown word.
+  // Accept a missing command here and reject it below: the parser would report a missing command
+  // even if an unknown word is the mistake.
   app.require_subcommand(0, 1);
   app.fallthrough();
   Globals globals;

@@ -43,7 +43,8 @@ Status SetPlace(const ImageOptions& options, Request& request) {
   return {};
 }
 
-// Returns the image as the request needs it. Images of a repository have names only.
+// Returns the image in the form that a request needs: a name for an image of a repository,
+// otherwise a name or an absolute path.
 std::string ImageOf(const ImageOptions& options, const std::string& image) {
   return options.repository.name.empty() ? api::AbsoluteImage(image) : image;
 }

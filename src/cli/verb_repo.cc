@@ -84,7 +84,7 @@ Outcome CheckRepository(const RepositoryFlags& flags, const Globals& globals) {
   if (!response.warning().empty()) text += "  warning: " + response.warning() + "\n";
   PrintResult(globals, text, MessageJson(response));
   if (response.ok()) return 0;
-  // The document on stdout has the error too.
+  // The document on stdout contains the error too, so stderr gets only its text.
   Globals text_only = globals;
   text_only.json = false;
   for (const auto& step : response.steps()) {

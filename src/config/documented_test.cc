@@ -1,4 +1,5 @@
-// Checks that docs/config.md matches the table and that the product reads no other variable.
+// Checks that docs/config.md matches the table and that the product reads no other environment
+// variable.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 

@@ -176,7 +176,7 @@ TEST_F(LoadTest, EveryVariableReachesItsSetting) {
       {Kind::kRepository, {"s3://bucket", "s3://bucket"}},
   };
   for (const Row& row : Rows()) {
-    // For a choice, takes the last word, which is never the default.
+    // A setting with fixed choices gets the last one, which is never the default.
     const std::string choices = row.choices;
     const std::string last = choices.substr(choices.rfind('|') + 1);
     const auto known = values.find(row.kind);

@@ -381,7 +381,7 @@ size_t EditDistance(const std::string& a, const std::string& b) {
 }
 
 std::string NearestKey(const std::string& key) {
-  // Bounds the cost for very long keys.
+  // Very long keys would make the comparison expensive.
   const std::string wanted = key.substr(0, 64);
   std::string nearest;
   size_t least = wanted.size() / 2 + 1;

@@ -25,7 +25,7 @@ enum class Kind : uint8_t {
   kAddress,     // HOST:PORT; an IPv6 address in brackets
 };
 
-// The field of Settings that holds the value. The kind determines the alternative.
+// The field of Settings that holds the value. The row's kind determines its type.
 using Member = std::variant<std::string Settings::*, double Settings::*, uint64_t Settings::*,
                             bool Settings::*>;
 
@@ -40,8 +40,8 @@ struct Row {
   const char* variable;
   const char* unset;
   const char* meaning;  // one line for help texts
-  // The caller must not control this setting if this process has more rights: see DropUntrusted in
-  // load.h.
+  // If this process has more rights than its caller, the caller must not control this setting: see
+  // DropUntrusted in load.h.
   bool trusted = false;
 };
 

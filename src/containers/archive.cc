@@ -88,7 +88,8 @@ Result<std::string> BlobOfImage(CommandRunner& runner, const Reference& image, c
 }
 
 Result<Words> MountSourcesIn(const std::string& specification) {
-  // containerd stores it as a protobuf message Any, whose last field is the JSON document.
+  // containerd stores the specification as a protobuf message Any, whose last field is the JSON
+  // document.
   const size_t begin = specification.find('{'), end = specification.rfind('}');
   json document;
   if (begin != specification.npos && end != specification.npos && begin < end) {

@@ -21,8 +21,8 @@ Status ExtractData(CommandRunner& runner, const RestoreRequest& request,
                    const std::vector<std::string>& files, const std::string& folder,
                    const Deadline& deadline);
 
-// Returns the digest of the blob in containerd's image whose media type contains `kind`, or an
-// empty string if it has none. Returns kNotFound if there is no such image.
+// Returns the digest of the blob whose media type contains `kind` in containerd's image, or an
+// empty string if the image has no such blob. Returns kNotFound if the image does not exist.
 Result<std::string> BlobOfImage(CommandRunner& runner, const Reference& image, const Places& places,
                                 const std::string& kind, const Deadline& deadline);
 

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-// This version has mounts and variables of devices, and older runtimes know it.
+// In this version, devices can have mounts and environment variables, and older runtimes know it.
 constexpr char kCdiVersion[] = "0.3.0";
 constexpr char kFolderInContainer[] = "/usr/lib/stasis/agents/";
 

@@ -46,12 +46,12 @@ struct RuncImage {
   int64_t time_ms = 0;
 };
 inline constexpr char kRuncImageFile[] = "container.json";
-// Podman uses the same name, in the container's own folder.
+// The folder of CRIU's images. podman uses the same name in the container's own folder.
 inline constexpr char kCriuFolder[] = "/checkpoint";
-// Returns kNotFound if the folder is not such an image.
+// Returns kNotFound if the folder is not a checkpoint of runc as described above.
 Result<RuncImage> ReadRuncImage(const std::string& folder);
-// Returns the path of the latest image of that container below `folder`, or kNotFound if there is
-// none.
+// Returns the path of the latest checkpoint of container `id` below `folder`, or kNotFound if there
+// is none.
 Result<std::string> LatestRuncImage(const std::string& folder, const std::string& id);
 
 struct RestoreRequest {

@@ -96,7 +96,7 @@ TEST_F(CheckpointTest, RuncsImageRemembersItsBundle) {
   EXPECT_EQ(image->root, "/r");
   EXPECT_EQ(*LatestRuncImage(folder_, "one"), request.image);
   EXPECT_EQ(LatestRuncImage(folder_, "two").error().code, Code::kNotFound);
-  // A name is never used twice.
+  // The folder of a checkpoint must not exist yet.
   EXPECT_EQ(Checkpoint(runner_, request, {}).error().code, Code::kAlreadyExists);
 
   RestoreRequest restore;

@@ -13,8 +13,8 @@ namespace {
 constexpr size_t kIdLength = 64, kShortId = 12;
 constexpr size_t kMaxStateBytes = 4u << 20;
 
-// The name that a runtime gives the control group of a container: PREFIX ID, with systemd also
-// ".scope".
+// The name that a runtime gives to the control group of a container: the prefix and the container's
+// id, followed by ".scope" with systemd.
 struct GroupName {
   const char* prefix;
   const char* runtime;

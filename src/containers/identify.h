@@ -28,8 +28,8 @@ std::optional<Identity> IdentifyByControlGroup(const std::string& cgroup_text);
 // /proc and /run, for tests.
 std::optional<Identity> IdentifyContainer(process::HostPid pid, const std::string& root = "");
 
-// Returns advice for a user who named process `pid` of that container to `verb` ("dump"): the
-// command to type.
+// Returns advice for a user who gave `verb` (for example "dump") the id of a process in that
+// container: the command to type instead.
 std::string CommandInstead(const Identity& identity, const std::string& verb);
 
 }  // namespace stasis::containers

@@ -45,8 +45,8 @@ std::string CriuFix(const SetupPaths& paths) {
   return fmt::format("`sudo ln -s {} /usr/local/sbin/criu`", paths.bundled_criu);
 }
 
-// Returns what is wrong with the first CRIU on `path`, or an empty text. `found` gets its
-// description.
+// Returns what is wrong with the first CRIU on `path`, or an empty string. Stores the version and
+// path of a CRIU in `found`, as text.
 std::string CriuProblem(const Asked& asked, const std::string& path, std::string& found) {
   const std::string criu = asked.runner.Find("criu", path);
   if (criu.empty()) return "there is no CRIU on its PATH";

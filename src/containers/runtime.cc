@@ -22,7 +22,7 @@ json Parse(const std::string& text) {
   return json::parse(text, /*callback=*/nullptr, /*allow_exceptions=*/false);
 }
 
-// Return the member if it has that type; otherwise an empty value.
+// Each returns the member if it exists and has the right type, otherwise an empty value or 0.
 std::string Text(const json& object, const char* member) {
   if (!object.is_object()) return {};
   auto found = object.find(member);

@@ -10,7 +10,7 @@ namespace stasis::containers {
 Result<SetupResult> SetUp(const SetupPaths& paths, const std::string& library) {
   const std::string plugin = paths.plugin_folder + "/" + kPlugin;
   if (!PathExists(plugin)) {
-    // If the folder does not exist, CRIU fails for every container.
+    // If the folder of plugins does not exist, CRIU fails for every container.
     return Fail(Code::kUnimplemented, "CRIU's plugin is missing: there is no " + plugin,
                 "the installation is incomplete: unpack or build it again");
   }
@@ -24,7 +24,8 @@ Result<SetupResult> SetUp(const SetupPaths& paths, const std::string& library) {
   STASIS_ASSIGN(const std::string after,
                 AddToCriuConfig(before, paths.plugin_folder, paths.criu_config));
   SetupResult result;
-  // The specification is written first, because it does no harm without the lines.
+  // The CDI specification is written first, because it does no harm without the lines in CRIU's
+  // configuration.
   STASIS_ASSIGN(const CdiInstalled cdi, InstallCdi(paths.cdi_folder, library));
   result.cdi_changed = cdi.written;
   if (after != before) {
@@ -39,7 +40,7 @@ Result<SetupResult> RemoveSetup(const SetupPaths& paths) {
   STASIS_ASSIGN(const std::string before, ReadSharedFile(paths.criu_config));
   const std::string after = RemoveFromCriuConfig(before);
   if (after != before) {
-    // The set-up created the file if it is empty now.
+    // If the file is empty without Stasis's lines, the set-up created it, so remove it.
     STASIS_TRY(after.empty() ? RemoveSharedFile(paths.criu_config)
                              : WriteSharedFile(paths.criu_config, after));
     result.criu_config_changed = true;

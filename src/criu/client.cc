@@ -193,7 +193,7 @@ Result<pid_t> Session::ToCriu(process::HostPid pid) const {
 
 Result<process::HostPid> Session::FromCriu(pid_t pid) {
   if (!inside_ || pid <= 0) return process::HostPid{pid};
-  // This is cached, because the process may have ended before a later notification.
+  // The pid is cached, because the process may have ended before a later notification.
   if (root_.first != pid) {
     STASIS_ASSIGN(process::HostPid found, process::FindByInnerPid(pid_namespace_, pid));
     root_ = {pid, found};
@@ -216,7 +216,7 @@ Result<rpc::Response> Session::Receive(const Deadline& deadline) {
   int ready = TEMP_FAILURE_RETRY(::poll(waiting, std::size(waiting), deadline.PollTimeout()));
   if (ready < 0) return FailErrno(errno, "poll");
   if (ready > 0 && waiting[0].revents == 0) {
-    // Packets sent before the exit must still be read.
+    // Packets that CRIU sent before it exited must still be read.
     if (TEMP_FAILURE_RETRY(::poll(waiting, 1, 0)) <= 0) return Fail(Gone());
   }
   if (ready == 0) {

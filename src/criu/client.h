@@ -43,11 +43,12 @@ std::string ToString(const Version& version);
 enum class Moment {
   kPreDump,
   kQueryExternalFiles,
-  // Images are complete, and tasks are stopped. They resume if this is rejected, and are killed
-  // otherwise.
+  // The images are complete, and the tasks are stopped. If the handler returns an error, CRIU lets
+  // the tasks run; otherwise it kills them, unless the request has `leave_running`.
   kPostDump,
   kPreRestore,
-  // The tree exists and is stopped, and its pid is known. It is killed if this is rejected.
+  // The restored tree exists and is stopped, and the pid of its root is known. If the handler
+  // returns an error, CRIU kills the tree.
   kPostRestore,
   kPreResume,
   kPostResume,
@@ -73,7 +74,7 @@ SwrkCommand MakeSwrkCommand(const std::string& criu_path);
 
 struct DumpRequest {
   process::HostPid pid;  // the root of the tree
-  // This folder must exist. After the dump, call DetachTerminals (terminals.h) for it.
+  // The folder must exist. After the dump, call DetachTerminals (terminals.h) for it.
   std::string images_dir;
   std::string log_path;  // outside of images_dir, in an existing folder
   bool leave_running = false;
@@ -102,22 +103,23 @@ class CriuSession {
   virtual ~CriuSession() = default;
   virtual Status Dump(const DumpRequest& request, const NotifyHandler& handler,
                       const Deadline& deadline) = 0;
-  // Returns the pid of the root.
+  // Returns the pid of the restored tree's root.
   virtual Result<process::HostPid> Restore(const RestoreRequest& request,
                                            const NotifyHandler& handler,
                                            const Deadline& deadline) = 0;
   // After a successful Dump: returns true if another program drove CRIU and left the program
   // running.
   virtual bool left_running() const { return false; }
-  // In that case: lets the program run. The other program holds it stopped until then.
+  // If left_running() is true: lets the program run. Until this call, the other program keeps it
+  // stopped.
   virtual void LetGo() {}
 };
 
 class Session final : public CriuSession {
  public:
-  // Starts CRIU as a child in its own session. CRIU keeps `extra_fds` open until it exits (number
-  // in CRIU, at least 10 -> number here): locks, and descriptors that the restored program
-  // inherits.
+  // Starts CRIU as a child in its own session. CRIU keeps the descriptors in `extra_fds` open until
+  // it exits: locks, and descriptors that the restored program inherits. The key of each is its
+  // number in CRIU, at least 10.
   static Result<Session> Spawn(const std::string& criu_path,
                                const std::map<int, int>& extra_fds = {});
   // Uses a CRIU that another process has started. `criu` may be 0 if the pid is unknown.

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kCore = 0x55053847;
 
-// Returns true if it changed its argument.
+// Checks or changes the credentials of a thread. Returns true if it changed them.
 using Look = std::function<Result<bool>(image::Creds&)>;
 
 Status LookAtThread(std::string& entry, const Look& look) {
@@ -80,7 +80,7 @@ Status CheckIds(const image::Creds& creds, const Caller& caller) {
 Look Fit(const Caller& caller) {
   return [&caller](image::Creds& creds) -> Result<bool> {
     STASIS_TRY(CheckIds(creds, caller));
-    // CRIU would drop capabilities that are missing here. To drop them it would need a capability
+    // CRIU would drop capabilities that this set lacks. To drop them it would need a capability
     // that it does not have.
     for (uint32_t& word : *creds.mutable_cap_bnd()) word = ~0u;
     return true;

@@ -15,7 +15,7 @@ namespace stasis::criu {
 // root could reduce the set; the restored thread keeps that of the caller.
 Status FitToCaller(const std::string& images_dir, const Caller& caller);
 
-// Does the same for the bytes of one core file. Returns the new bytes.
+// Like FitToCaller, for the bytes of one core file. Returns the new bytes.
 Result<std::string> FittedThread(const std::string& bytes, const Caller& caller);
 
 // Returns the first user id in the images that is not root's, or root's id if there is none. CRIU

@@ -21,7 +21,8 @@ class Criu {
   virtual Result<std::string> Find(const std::string& named) = 0;
   virtual Result<std::string> Version(const std::string& named, const Deadline& deadline) = 0;
   // Starts the CRIU at `path` for a dump. With `inside`, it works in the pid namespace of
-  // `request.pid`. CRIU keeps `fds` open until it exits (number in CRIU -> number here).
+  // `request.pid`. CRIU keeps the descriptors in `fds` open until it exits; the key of each is its
+  // number in CRIU.
   virtual Result<std::unique_ptr<CriuSession>> StartDump(const std::string& path,
                                                          const DumpRequest& request, bool inside,
                                                          const std::map<int, int>& fds,

@@ -201,7 +201,7 @@ std::string Cut(const std::string& text) {
   return text.size() <= kMaxWordsBytes ? text : text.substr(0, kMaxWordsBytes) + "...";
 }
 
-// Returns the texts of the error lines, in order, without noise.
+// Returns the texts of the error lines, in order, without the errors in kNoise.
 std::vector<std::string> Errors(std::string_view log) {
   std::vector<std::string> errors;
   while (!log.empty()) {

@@ -13,8 +13,8 @@ namespace stasis::criu {
 // the tree"). The code is kInternal if the cause is unknown, the domain is kCriu, and the raw
 // number is CRIU's errno.
 Error Diagnose(std::string_view log, const std::string& what, int cr_errno);
-// Does the same for a log file. `answer` is the first error in CRIU's answer. It is used if the log
-// is missing or contains no error.
+// Like Diagnose, for a log file. `answer` is the first error in CRIU's answer. It is used if the
+// log is missing or contains no error.
 Error DiagnoseFile(const std::string& log_path, const std::string& what, int cr_errno,
                    std::string_view answer = {});
 

@@ -75,7 +75,7 @@ Ended EndRestore(process::HostPid criu, int pidfd, process::HostPid root,
     Signal(pidfd, SIGCONT);
   }
   if (Wait(pidfd, patience.forget)) return Ended::kByItself;
-  // Late in a restore CRIU waits for tasks that no longer exist.
+  // Late in a restore, CRIU waits for its tasks even if they no longer exist, so it must be killed.
   Signal(pidfd, SIGSTOP);
   KillBelow(criu);
   return Kill(pidfd, patience);

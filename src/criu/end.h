@@ -1,5 +1,5 @@
-// Stops a CRIU that exceeded its deadline without harm to the program. The effect of each step was
-// measured (docs/decisions/criu-deadlines.md).
+// Stops a CRIU that has exceeded its deadline, without harm to the program. The effect of each step
+// was measured (docs/decisions/criu-deadlines.md).
 #pragma once
 
 #include <chrono>

@@ -18,15 +18,16 @@ namespace stasis::criu {
 Status ChangeEntries(const std::string& path, uint32_t kind,
                      const std::function<Status(std::string&)>& change);
 
-// Does the same for the bytes of a file and returns the new bytes. `what` names the file in errors.
+// Like ChangeEntries, for the bytes of a file. Returns the new bytes. `what` names the file in
+// errors.
 Result<std::string> ChangedEntries(const std::string& bytes, uint32_t kind, const std::string& what,
                                    const std::function<Status(std::string&)>& change);
 
 inline constexpr uint32_t kFilesImage = 0x56303138;  // kind of files.img
 
-// Calls `look` with the bytes of each entry of a file of `size_bytes`. Needs memory for one entry
-// only. Returns kInternal if the format is not that of CRIU 4 or if an entry is larger than 64 MiB,
-// or the error of `look`.
+// Calls `look` with the bytes of each entry of a file of `size_bytes`. Keeps only one entry in host
+// memory at a time. Returns kInternal if the format is not that of CRIU 4 or if an entry is larger
+// than 64 MiB, or the error of `look`.
 Status ReadEntries(int fd, uint64_t size_bytes, uint32_t kind, const std::string& what,
                    const std::function<Status(const std::string&)>& look);
 

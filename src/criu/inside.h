@@ -19,13 +19,13 @@ namespace stasis::criu {
 // Lets another program start CRIU, then connects to CRIU. Not thread-safe.
 class Inside {
  public:
-  // The arguments must be the folder and log of the later request.
+  // `images_dir` and `log_path` must be those of the request that CRIU will get.
   static Result<Inside> Make(const std::string& criu_path, const std::string& images_dir,
                              const std::string& log_path);
 
   const SwrkCommand& command() const { return command_; }
-  // Returns the descriptors that CRIU must inherit (number in CRIU -> number here). They stay open
-  // until Accept().
+  // Returns the descriptors that CRIU must inherit, by their numbers in CRIU. They stay open until
+  // Accept().
   std::map<int, int> fds() const;
 
   // Waits until CRIU is ready.

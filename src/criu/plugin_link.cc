@@ -53,7 +53,8 @@ void SendFrame(int socket, const stasis_criu_frame& frame) {
 
 stasis_criu_frame RefusalOf(std::string text) {
   stasis_criu_frame frame = FrameOf(STASIS_CRIU_REFUSED);
-  // The text may contain names from an image, and goes to a log and to terminals.
+  // The text may contain names from an image, and goes to a log and to terminals, so it must not
+  // contain control characters.
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
   text.resize(std::min<size_t>(text.size(), STASIS_CRIU_TEXT - 1));

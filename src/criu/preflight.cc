@@ -48,7 +48,8 @@ struct Search {
 
 std::string At(const ScannedFd& fd) { return " (fd " + std::to_string(fd.fd) + ")"; }
 
-// The kinds that CRIU 4.2.1 supports (its files.c), bpf-map only if CRIU was built with libbpf.
+// The kinds of anonymous inodes that CRIU 4.2.1 supports (its files.c). It supports bpf-map only if
+// it was built with libbpf.
 constexpr std::string_view kCarriedAnon[] = {"[eventfd]",  "[eventpoll]", "inotify", "[fanotify]",
                                              "[signalfd]", "[timerfd]",   "[pidfd]", "bpf-map"};
 struct AnonHint {
@@ -155,7 +156,7 @@ void CheckTcp(const Search& search, const ScannedFd& fd, int socket) {
   if (!GetOption(socket, IPPROTO_TCP, TCP_INFO, &info)) return;
   if (info.tcpi_state == TCP_CLOSE) return;
   if (info.tcpi_state == TCP_LISTEN) {
-    // For a listening socket the kernel reports the length of the accept queue here.
+    // For a listening socket, tcpi_unacked is the length of the accept queue.
     if (info.tcpi_unacked == 0 || search.options.tcp_skip_in_flight) return;
     search.Add(fd, "tcp-in-flight",
                "a connection to " + AddressText(socket, ::getsockname) + At(fd) +
@@ -351,8 +352,8 @@ Result<std::vector<Obstacle>> FindObstacles(const process::ProcessTree& tree,
   if (std::none_of(found.begin(), found.end(), IsConnection)) return found;
   // The program runs while its descriptors are read, one process after the other. If a connection
   // between two of its processes is opened or closed during the scan, only one end is seen, and the
-  // connection seems to lead to another program. A second scan does not show the same socket that
-  // way.
+  // connection seems to lead to another program. A second scan would show this only for other
+  // sockets, so an obstacle counts only if both scans find it.
   STASIS_ASSIGN(auto again, LookOnce(tree, options, stdio));
   std::erase_if(found, [&](const Obstacle& o) {
     return IsConnection(o) && std::none_of(again.begin(), again.end(), [&](const Obstacle& other) {

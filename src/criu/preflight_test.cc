@@ -117,7 +117,7 @@ class Reconnecting {
     int listener = ::socket(AF_UNIX, SOCK_STREAM, 0);
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
-    // The kernel assigns an abstract name.
+    // Without a path, the kernel assigns an abstract name.
     ::bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address.sun_family);
     socklen_t size = sizeof address;
     ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
@@ -160,8 +160,8 @@ TEST_F(BeforeADump, AcceptsConnectionsThatComeAndGo) {
   }
 }
 
-// Another program, for example an MQTT broker, may use the same name. Only the listening process
-// identifies the GPU's broker.
+// Another program, for example an MQTT broker, may listen under the name of a GPU's broker. Only
+// the process that listens identifies the GPU's broker.
 TEST_F(BeforeADump, FindsAConnectionToAFalseBroker) {
   char folder[] = "/tmp/preflight-test-XXXXXX";
   ASSERT_NE(::mkdtemp(folder), nullptr);

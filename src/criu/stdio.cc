@@ -54,7 +54,8 @@ bool IsTerminal(const ScannedFd& fd) {
          (number == 4 || number == 5 || (number >= 136 && number <= 143));
 }
 
-// Returns true if the tree also holds the master side, in which case CRIU restores both.
+// Returns true if the tree also holds the master side of the terminal, in which case CRIU restores
+// both sides.
 bool HasMaster(const Scan& scan, const ScannedFd& terminal) {
   for (const ScannedFd& other : scan.fds) {
     if (!other.target.ends_with("/ptmx")) continue;
@@ -68,7 +69,8 @@ bool HasMaster(const Scan& scan, const ScannedFd& terminal) {
   return false;
 }
 
-// Returns whether the descriptor leads out of the tree, and its key.
+// Returns true if the descriptor is of this kind and leads out of the tree. Sets `key` in the
+// ExternalFd in that case.
 using Classify = bool (*)(const Scan&, const ScannedFd&, ExternalFd*);
 
 bool AsPipe(const Scan& scan, const ScannedFd& fd, ExternalFd* external) {
@@ -174,8 +176,9 @@ Result<StdioPlan> PlanStdio(const process::ProcessTree& tree, const FileId& log)
   plan.shell_job = tree.root().session != tree.root().id.pid.value;
   std::set<std::string> keys;
   for (const ScannedFd& fd : fds) {
-    // Terminals and logs are replaced under any number. Other descriptors above the first three are
-    // not: CRIU restores the program's end of a pipe, and the preflight checks sockets.
+    // Terminals and logs are replaced under any descriptor number, other files only under 0 to 2:
+    // for other numbers, CRIU restores the program's end of a pipe, and the preflight checks
+    // sockets.
     if (fd.fd > kLastStandardFd && !IsTerminal(fd) && !IsLog(scan, fd)) {
       NotePipe(scan, fd, &plan);
       continue;

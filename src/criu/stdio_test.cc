@@ -54,7 +54,7 @@ void DumpAway(const Target& target, const StdioPlan& plan, bool leave_running = 
   if (!leave_running) target.Reap();
 }
 
-// Restores with `fds` (number in CRIU -> number here) and the descriptors that the plan adds.
+// Restores with the descriptors in `fds`, by their numbers in CRIU, and those that the plan adds.
 void Bring(const Target& target, const StdioPlan& plan, const Replacements& replacements,
            std::map<int, int> fds, std::vector<std::string>* notes = nullptr) {
   auto inherit = PlanInherit(plan.externals, replacements);
@@ -106,7 +106,8 @@ TEST_F(Stdio, UnreadInputIsRestored) {
   DumpAway(target, plan);
   input = {};
   Bring(target, plan, {}, {});
-  // A duplicate of the restored end: it has the four bytes, then end-of-file.
+  // `theirs` is a duplicate of the program's restored input: it has the four bytes, then
+  // end-of-file.
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, target.pid().value, 0)));
   UniqueFd theirs(static_cast<int>(::syscall(SYS_pidfd_getfd, pidfd.get(), 0, 0)));
   char text[8];

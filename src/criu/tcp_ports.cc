@@ -179,8 +179,8 @@ class Freeing {
     }
     if (freed_.waited_for.empty()) freed_.waited_for = ToString(port);
     const Stopwatch watch;
-    // Neither the end of such a socket nor a cancellation by the user causes an event, so wait in
-    // small steps until the socket's timer expires.
+    // Neither the end of a closed connection nor a cancellation by the user causes an event, so
+    // wait in small steps until the timer of the connection expires.
     for (const Deadline gone = Deadline::In(left); !gone.passed();) {
       if (cancelled_()) return Fail(Code::kCancelled, "cancelled");
       std::this_thread::sleep_for(std::min(kLook, milliseconds(gone.PollTimeout())));

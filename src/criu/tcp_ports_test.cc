@@ -94,7 +94,7 @@ TEST(TcpPorts, AnUnknownFormatIsRejected) {
 }
 
 // A large image, like that of a program with a million files. It is read in parts, and some entries
-// cross their boundaries.
+// lie in two parts.
 TEST(TcpPorts, AreFoundInAnImageOfAnySize) {
   std::vector<image::FileEntry> files;
   for (int i = 0; i < 70; ++i) {

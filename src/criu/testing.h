@@ -140,7 +140,8 @@ class Target {
   pid_t launcher_ = -1;  // the process that started the target, or the target
 };
 
-// Returns the CRIU that the test's environment selects. If it is empty, CRIU is searched for.
+// Returns the path of CRIU in the test's environment, or an empty string, for which FindCriu()
+// searches.
 inline std::string ChosenCriu() {
   const char* named = std::getenv("STASIS_CRIU");
   return named == nullptr ? "" : named;

@@ -99,7 +99,7 @@ Status ArenaStore::CheckLimit(uint64_t more) {
     STASIS_ASSIGN(auto names, ListDir(place.path));
     for (const std::string& name : names) {
       struct stat st;
-      // The file may have been removed meanwhile.
+      // The file may have been removed since the folder was listed.
       if (::lstat((place.path + "/" + name).c_str(), &st) == 0 && S_ISREG(st.st_mode)) {
         taken += static_cast<uint64_t>(st.st_blocks) * 512;
       }
@@ -394,7 +394,7 @@ Result<Arena> ArenaStore::Find(const ArenaKey& key) {
 Status ArenaStore::Recycle(Arena arena) {
   const ArenaPlace place{ArenaPlace::Kind::kExplicit, FolderOf(arena.path_)};
   if (!arena.in_memory_) return Remove(std::move(arena));
-  // If memory is short, do not keep the file.
+  // If less host memory is free than the arena occupies, do not keep the file.
   if (auto room = RoomIn(place, false); room && *room < arena.capacity_bytes_) {
     return Remove(std::move(arena));
   }

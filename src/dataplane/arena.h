@@ -112,19 +112,21 @@ class ArenaStore {
   // still free; otherwise frees it.
   Status Recycle(Arena arena);
   // Like Recycle, but keeps the data for comparison by the next suspend. Does so only if the data
-  // is complete or unchanged since it was kept, has hashes, and the same amount of memory is free.
+  // is complete or unchanged since it was kept, has hashes, and the same amount of host memory is
+  // still free.
   Status KeepData(Arena arena);
   Status Remove(Arena arena);
 
   // Lists all arenas, including free files, for `arena ls`.
   Result<std::vector<ArenaInfo>> List();
-  // Creates one free file of at least that size and touches its pages, for `arena reserve`.
+  // Creates one free file of at least `bytes` and touches its pages, for `arena reserve`.
   Status Reserve(uint64_t bytes);
-  // Frees all memory without data or with kept data, for `arena free`. Returns the number of bytes.
+  // Frees all files without data and all kept data, for `arena free`. Returns the number of freed
+  // bytes.
   Result<uint64_t> FreeUnused();
-  // Frees arenas of processes that have ended, and of other boots. Returns the number of bytes.
-  // Keeps unreadable records and their data while the process lives, and everything from other pid
-  // namespaces (a container with the same state directory).
+  // Frees arenas of processes that have ended, and of other boots. Returns the number of freed
+  // bytes. Keeps unreadable records and their data while the process lives, and everything from
+  // other pid namespaces (a container with the same state directory).
   Result<uint64_t> Sweep();
 
   const std::vector<ArenaPlace>& places() const { return places_; }

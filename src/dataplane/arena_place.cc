@@ -118,7 +118,8 @@ Result<std::vector<ArenaPlace>> MemoryPlaces(const Paths& paths, const ArenaOpti
   const bool wanted = !options.look_only || PathExists(shared);
   if (OnTmpfs("/dev/shm") && wanted && OpenOwnFolder(shared))
     places.push_back({Kind::kSharedMemory, shared});
-  // The sizes of these file systems are fixed, so prefer the one with the most space.
+  // The sizes of these file systems are set outside of Stasis, so prefer the one with the most free
+  // space.
   std::stable_sort(places.begin(), places.end(), [](const ArenaPlace& a, const ArenaPlace& b) {
     return FreeBytes(a.path).value_or(0) > FreeBytes(b.path).value_or(0);
   });

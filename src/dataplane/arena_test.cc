@@ -144,7 +144,7 @@ TEST_F(ArenaTest, KeptDataIsKnownToTheNextSuspendOfTheSameProcess) {
     return found;
   };
   keep(hashes);
-  // Kept data is not the only copy.
+  // Find() does not return kept data, because kept data is never the only copy.
   EXPECT_CODE(Code::kNotFound, store.Find(Me()));
   ASSERT_EQ(store.List()->size(), 1u);
   EXPECT_TRUE(store.List()->front().kept);
@@ -174,7 +174,7 @@ TEST_F(ArenaTest, KnownDataIsForgottenWhenItMayBeOverwritten) {
   ASSERT_TRUE(arena);
   ASSERT_TRUE(store.KeepData(std::move(*arena)));
   EXPECT_TRUE(store.List()->front().kept);
-  // The suspend is killed at that point.
+  // The suspend is killed before it writes.
   arena = store.Acquire(Me(), 1000, Ranges(2 * kMib));
   ASSERT_TRUE(arena);
   EXPECT_TRUE(arena->knows_data());
@@ -205,7 +205,7 @@ TEST_F(ArenaTest, KeptDataIsFreedWhenMemoryIsNeeded) {
   auto larger = store.Acquire(other, 1000, Ranges(28 * kMib));
   EXPECT_TRUE(larger) << larger.error().ToString();
   EXPECT_EQ(store.List()->size(), 1u);
-  // Data larger than half of the memory is not kept.
+  // Data that is larger than half of the tmpfs is not kept.
   ASSERT_TRUE(store.Complete(*larger, {}, ArenaHashes{Id("key"), std::vector<Id128>(14, Id("a"))}));
   ASSERT_TRUE(store.KeepData(std::move(*larger)));
   EXPECT_TRUE(store.List()->empty());
@@ -248,7 +248,7 @@ TEST_F(ArenaTest, AFullFileSystemIsRefusedAndFreeFilesMakeRoom) {
     auto other = store.Acquire(Me(), 12345, Ranges(8 * kMib));
     ASSERT_TRUE(other) << other.error().ToString();
     EXPECT_CODE(Code::kResourceExhausted, store.Acquire({me_, {"GPU-b"}}, 12345, Ranges(4 * kMib)));
-    // The error remains without the check of available memory.
+    // Without the check of available memory, the allocation itself fails with the same error.
     ArenaOptions bold;
     bold.ignore_memory_check = true;
     EXPECT_CODE(Code::kResourceExhausted,

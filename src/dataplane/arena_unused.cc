@@ -16,7 +16,7 @@
 namespace stasis::dataplane {
 namespace {
 
-// Unregistering takes 0.7 s for 39 GiB on an H200.
+// Time limit for a mover to unregister arenas, which takes 0.7 s for 39 GiB on an H200.
 constexpr std::chrono::seconds kUnregisterTimeout{5};
 constexpr std::chrono::milliseconds kRetryInterval{10};
 

@@ -21,7 +21,8 @@ using namespace stasis::cuda;  // NOLINT: the driver's own names
 
 namespace {
 
-// Addresses reserved for growth, in addition to twice the size of an arena. They cost nothing.
+// Address space that is reserved for growth, in addition to twice the size of an arena. It needs no
+// memory.
 constexpr uint64_t kMostGrowth = 64ull << 30;
 
 }  // namespace
@@ -41,7 +42,7 @@ Status AttachedArena::Attach(UniqueFd fd, uint64_t bytes) {
   }
   Detach();
   ForgetRemoved();
-  // The inode cannot be reused meanwhile, because the file is mapped.
+  // Device and inode number identify a known file: they cannot be reused while the file is mapped.
   auto same = [&](const File& file) { return file.device == st.st_dev && file.inode == st.st_ino; };
   auto known = std::find_if(files_.begin(), files_.end(), same);
   if (known != files_.end() && !Grow(*known, bytes)) {
@@ -58,8 +59,8 @@ Status AttachedArena::Attach(UniqueFd fd, uint64_t bytes) {
     file.inode = st.st_ino;
     file.staged = file_system.f_type != TMPFS_MAGIC;
     file.registered.assign((bytes + chunk_bytes_ - 1) / chunk_bytes_, false);
-    // Without a watch, the file is checked when the next arena is attached. Watches the link count
-    // (IN_ATTRIB): IN_DELETE_SELF arrives only after the last mapping is gone.
+    // Without a watch, the removal is noticed when the next arena is attached. Watches the link
+    // count (IN_ATTRIB): IN_DELETE_SELF arrives only after the last mapping is gone.
     if (removals_ >= 0) file.watch = ::inotify_add_watch(removals_, path.c_str(), IN_ATTRIB);
     files_.push_front(std::move(file));
     known = files_.begin();
@@ -86,7 +87,7 @@ bool AttachedArena::Grow(File& file, uint64_t bytes) {
 }
 
 void AttachedArena::Detach() {
-  // Only registered memory is worth keeping, and staged files have none.
+  // Only registered memory is worth keeping, and the memory of staged files is not registered.
   if (file_ != nullptr && file_->staged) {
     files_.remove_if([this](File& file) {
       if (&file != file_) return false;
@@ -130,7 +131,8 @@ AttachedArena::Preparation::Preparation(AttachedArena& arena, const std::vector<
     if (!ready) cold.push_back({chunk * arena_.chunk_bytes_, arena_.SizeOf(chunk)});
   }
   if (cold.empty()) return;
-  // Registering and copying need processors too; touching with all of them is slower overall.
+  // Registering and copying need processors too; touching pages with all processors is slower
+  // overall.
   prefaulter_.emplace(arena_.data(), std::move(cold), std::max(ProcessorCount() / 2, 1u));
 }
 
@@ -147,7 +149,8 @@ Status AttachedArena::Preparation::Ready(size_t index) {
     cold_bytes_ += bytes;
     return {};
   }
-  // The reason may be the limit on locked memory. Staging is slower, but works.
+  // Registering may have failed because of the limit on locked memory. Copying through staging
+  // buffers is slower, but works.
   if (!IsHarmless(result) && result != CUDA_ERROR_OPERATING_SYSTEM) {
     return Fail(arena_.gpu_.MakeError(result, "cuMemHostRegister"));
   }

@@ -44,7 +44,7 @@ class BlockHasher {
   Result<Id128> HashOf(size_t position);
   // Stops at any point. Afterwards the GPU no longer reads the memory.
   Status End();
-  // GPU time of the portions that were waited for.
+  // GPU time of all portions for which HashOf() has waited so far.
   uint64_t elapsed_ns() const { return elapsed_ns_; }
 
   // Hashes all of `ranges`, mapped contiguously at `base`. Each is cut into blocks of

@@ -27,7 +27,7 @@ class ChangedBlocks {
   // Stops at any point. Afterwards the GPU no longer reads the memory.
   Status End() { return hasher_.End(); }
 
-  // Valid after the last group.
+  // The following values are complete after Next() has returned the last group.
   const std::vector<Id128>& hashes() const { return hashes_; }
   uint64_t zero_bytes() const { return zero_bytes_; }
   uint64_t left_out_bytes() const { return left_out_bytes_; }

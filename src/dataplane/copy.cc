@@ -115,8 +115,8 @@ Status Copier::CopyGroups(Direction direction, AttachedArena& arena, CUdeviceptr
     progress(report.copied_bytes);
     return {};
   };
-  // Groups that were fetched early, because cold pages of the arena must be touched before they are
-  // copied.
+  // Groups that next() has returned and that are not submitted yet. If an arena's chunk is not
+  // ready, all groups are fetched at once, because the preparation needs the list of all chunks.
   std::deque<Group> ahead;
   bool all_known = false;
   auto learn_all = [&]() -> Status {

@@ -30,7 +30,8 @@ class DeviceMemory {
   // Makes all handles accessible. Call after the last one; repeated calls are harmless.
   Status Open();
   Result<UniqueFd> Export(size_t index) const;
-  // Allocates unmapped memory as a reserve, to be freed at the right moment.
+  // Allocates the ballast, which is not mapped. FreeBallast() frees it when the driver's restore
+  // needs the memory.
   Status CreateBallast(uint64_t bytes);
   Status FreeBallast();
   // Frees everything. Continues after an error and returns the first one.

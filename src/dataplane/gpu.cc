@@ -102,8 +102,8 @@ Result<Gpu> Gpu::Open(const std::string& library, const device::GpuUuid& uuid) {
       check(basic.cuDevicePrimaryCtxRetain(&gpu.context_, gpu.device_), "cuDevicePrimaryCtxRetain"),
       "create a context on " + uuid.value));
   STASIS_TRY(gpu.Use());
-  // Errors are ignored. The pool for stacks is half of a context (529 -> 269 MiB), and the driver
-  // raises values that are too small.
+  // Lower limits make the context smaller (529 -> 269 MiB), because the pool for stacks is half of
+  // it. The driver raises values that are too small. Errors are ignored.
   gpu.fn_.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 16);
   gpu.fn_.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 1);
   gpu.fn_.cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 1);

@@ -64,8 +64,8 @@ struct MoverFunctions {
 
 class Gpu {
  public:
-  // Loads the driver (`library` as in OpenDriver()) and creates a context on the GPU of minimal
-  // size: its only kernel (block_hasher.h) needs no stack, heap or print buffer. Returns kNotFound
+  // Loads the driver (`library` as in OpenDriver()) and creates a context of minimal size on the
+  // GPU: its only kernel (block_hasher.h) needs no stack, heap or print buffer. Returns kNotFound
   // if the machine has no such GPU, kResourceExhausted if the GPU has no memory for a context.
   static Result<Gpu> Open(const std::string& library, const device::GpuUuid& uuid);
 

@@ -47,7 +47,7 @@ class Mover final : public MoverLink {
   Status SendRanges(wire::Op op, const std::vector<Range>& ranges, std::span<const int> fds,
                     const Deadline& deadline);
   // `file` is sent with the request: the file for kFlagHashes or kFlagSkip, or -1 if neither flag
-  // is set. `before_bytes` is the size of earlier parts.
+  // is set. `before_bytes` is the number of bytes that earlier parts of the load have copied.
   Result<CopyResult> Copy(const wire::Request& request, int file, const CopyOptions& options,
                           const Deadline& deadline, uint64_t before_bytes = 0);
   Result<CopyResult> SaveImported(const std::vector<Range>& ranges, const CopyOptions& options,

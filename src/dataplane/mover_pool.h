@@ -1,8 +1,8 @@
 // The interfaces to movers for the layers above: one GPU's mover, and all movers of an operation.
 // mover_client.h and resident.h implement them.
 //
-// A mover may die at any moment without loss of data: the caller still has the descriptors of a
-// save, and the arena is a file.
+// A mover may die at any moment without loss of data. During a save, the caller still holds the
+// descriptors of the GPU memory. During a load, the data is in the arena, which is a file.
 #pragma once
 
 #include <functional>
@@ -89,11 +89,11 @@ class MoverLink {
   // this client and stays.
   virtual Status Stop() = 0;
 
-  // Attaches an arena; starts a mover if none is running. Attaching the same unchanged file again
-  // keeps its memory registered.
+  // Attaches an arena; starts a mover if none is running. If the same file is attached again, its
+  // memory stays registered.
   virtual Status Attach(const Arena& arena, const Deadline& deadline) = 0;
   virtual Status Detach(const Deadline& deadline) = 0;
-  // Touches and registers that many bytes of the arena ahead of time. If a stop is requested, kills
+  // Touches and registers `bytes` of the arena ahead of time. If a stop is requested, kills
   // the mover and returns kCancelled.
   virtual Status Warm(uint64_t bytes, const std::stop_token& stop, const Deadline& deadline) = 0;
   // Measures the best of five copies each way between the arena and GPU memory. The arena's content
@@ -104,7 +104,7 @@ class MoverLink {
   // need GPU memory. Returns kUnimplemented if the kernel cannot be loaded; hashes must then be
   // computed by the CPU.
   virtual Status PrepareHashes(const BlockSecret& secret, const Deadline& deadline) = 0;
-  // Measures the best of five runs on random bytes with a random key. Needs that much GPU memory.
+  // Measures the best of five runs on random bytes with a random key. Needs `bytes` of GPU memory.
   virtual Result<HashingSpeed> MeasureHashing(uint64_t bytes, const Deadline& deadline) = 0;
 
   // Copies the memory behind `fds`, one for each range, into the attached arena. The caller keeps
@@ -114,15 +114,15 @@ class MoverLink {
   virtual Result<CopyResult> Save(const std::vector<Range>& ranges, std::span<const int> fds,
                                   const CopyOptions& options, const Deadline& deadline) = 0;
 
-  // Allocates all memory plus a ballast of that size, or nothing. kResourceExhausted names the
-  // needed and the free size.
+  // Allocates GPU memory for all ranges and a ballast of `ballast_bytes`, or nothing.
+  // kResourceExhausted names the needed and the free size.
   virtual Status PrepareLoad(const std::vector<Range>& ranges, uint64_t ballast_bytes,
                              const Deadline& deadline) = 0;
   virtual Status FreeBallast(const Deadline& deadline) = 0;
-  // Copies the attached arena into that memory; parts that are not in the arena become zero. On
-  // error all of it is released.
+  // Copies the attached arena into the memory that PrepareLoad allocated; parts that are not in the
+  // arena become zero. On error all of that memory is released.
   virtual Result<CopyResult> Load(const CopyOptions& options, const Deadline& deadline) = 0;
-  // Returns descriptors of that memory, in order.
+  // Returns descriptors of the memory that PrepareLoad allocated, in the order of the ranges.
   virtual Result<std::vector<UniqueFd>> Export(const Deadline& deadline) = 0;
 
   // Releases all memory of a save or load, to finish or cancel it. Succeeds if no mover is running.
@@ -135,7 +135,7 @@ class MoverLink {
 class MoverPool {
  public:
   virtual ~MoverPool() = default;
-  // Returns the mover of that GPU; a new one is not started yet.
+  // Returns the mover of `gpu`; a new one is not started yet.
   virtual MoverLink& MoverOf(const device::GpuUuid& gpu) = 0;
   // Stops all movers and frees their GPU memory, except the contexts of resident ones.
   virtual void StopMovers() = 0;

@@ -125,7 +125,8 @@ Result<bool> MoverProcess::ConnectToResident(const Deadline& deadline) {
                                       deadline),
                                   "the mover of " + options_.gpu.value));
   if (!helper_) return false;
-  // Pass the lock only now: a hung mover would keep it even after this process is killed.
+  // Pass the lock only now that the mover has answered: a hung mover would keep it even after this
+  // process is killed.
   const int lock = options_.inherit_fd;
   if (lock < 0) return true;
   auto passed = Call(Make(Op::kHello), {&lock, 1}, deadline);

@@ -29,7 +29,7 @@ struct MoverOptions {
   std::string program;  // path of stasis-mover
   device::GpuUuid gpu;
   std::string library;  // driver library; empty: the loader's search
-  // Held open by the mover while it works for this client, as in the device helper.
+  // A lock that the mover holds while it works for this client, or -1: see ipc::HelperCommand.
   int inherit_fd = -1;
   // Idle time after which a resident mover exits, which releases its context and registered memory.
   // If 0, the mover is not resident and exits with its client.

@@ -95,8 +95,8 @@ class Server {
     client_ = std::make_shared<UniqueFd>(std::move(client));
   }
 
-  // Waits for internal work. Gives up after a while, because unregistering memory may take longer
-  // than the start of another mover.
+  // Waits until the server's own requests (OurOwn) and releases have been executed. Gives up after
+  // kOwnWork, because unregistering memory may take longer than the start of another mover.
   bool AwaitOwnWork() {
     std::unique_lock lock(mutex_);
     return own_done_.wait_for(lock, kOwnWork, [this] { return !own_ && !releases_; });
@@ -125,7 +125,9 @@ class Server {
   }
 
   void ForgetRemoved() {
-    // The work in progress may already have checked that file; unread events are reported again.
+    // One of the server's own requests may be in progress and may have checked the files before the
+    // latest removal, so wait for its end. If it does not end in time, the events stay unread and
+    // poll reports them again.
     if (!AwaitOwnWork()) return;
     char events[4096];
     while (::read(removals_.get(), events, sizeof events) > 0) {
@@ -142,7 +144,8 @@ class Server {
 
   bool Give(Job job) {
     std::unique_lock lock(mutex_);
-    // Internal work is short, and invisible to the client.
+    // The server's own requests are short and unknown to the client, so wait for their end instead
+    // of refusing the client's request.
     if (job.client != nullptr) own_done_.wait(lock, [this] { return !own_; });
     if (job_ || busy_) return false;
     if (job.request.op == Op::kDetach && job.client == nullptr && holds_memory_) return false;
@@ -283,7 +286,8 @@ class Server {
 }  // namespace
 
 void ServeMover(const ipc::HelperServerOptions& options) {
-  // Every handle of a save is briefly a descriptor, with some drivers for longer.
+  // During a save, this process has a descriptor of every handle for a short time; with some
+  // drivers for longer.
   (void)RaiseDescriptorLimit();
   // Never destroyed: its thread may still use it when the process exits.
   auto& server = *new Server(options);

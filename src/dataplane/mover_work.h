@@ -37,7 +37,7 @@ class MoverWork {
   // Unmaps arenas that were removed.
   Status ForgetRemoved();
 
-  // Returns true if it holds GPU memory besides the context.
+  // Returns true if the mover holds GPU memory besides its context.
   bool holds_memory() const { return memory_ != nullptr; }
 
  private:

@@ -15,7 +15,7 @@
 namespace stasis::dataplane {
 namespace {
 
-// Small enough to give all threads work within one part.
+// Size of a thread's work item. It is small enough that one part has work for all threads.
 constexpr uint64_t kItemBytes = 16u << 20;
 constexpr uint64_t kPage = 4096;
 

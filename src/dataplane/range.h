@@ -37,7 +37,7 @@ inline constexpr uint64_t kMaxTotalBytes = 1ull << 44;
 // from another program.
 Result<uint64_t> LayOut(std::vector<Range>& ranges);
 
-// Returns the sum of the sizes, with the same errors.
+// Returns the sum of the sizes. Returns the same errors as LayOut.
 Result<uint64_t> TotalBytes(const std::vector<Range>& ranges);
 
 // Returns the number of bytes from the beginning of the arena to the end of the last range.

@@ -38,8 +38,8 @@ struct Gpu {
   uint64_t free_bytes = 0;
   // The number N in its device file /dev/nvidiaN. Absent if unknown (a software GPU).
   std::optional<int> minor = {};
-  // Persistence mode: the GPU stays initialised without users. Absent if unknown (a software GPU,
-  // no NVML).
+  // Persistence mode: the GPU stays initialised while no program uses it. Absent if unknown (a
+  // software GPU, no NVML).
   std::optional<bool> persistence = {};
 };
 
@@ -94,7 +94,7 @@ class DeviceControl {
   // set too; after kDeadlineExceeded the process is unchanged.
   virtual Status Lock(process::HostPid pid, const Deadline& deadline) = 0;
   // Locked to checkpointed: the GPU's state is in the process's host memory, and the GPU is free.
-  // At the deadline the helper is killed, the state is read again, and the error names it.
+  // At the deadline the helper is killed, the state is read again, and the error names the state.
   virtual Status Checkpoint(process::HostPid pid, const Deadline& deadline) = 0;
   // Checkpointed to locked. Returns kResourceExhausted if GPU memory is short; on driver 580 the
   // process cannot be restored after that.

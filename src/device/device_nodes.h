@@ -12,8 +12,8 @@ namespace stasis::device {
 
 // Gives NVIDIA's device files below ROOT/dev the device numbers of this machine, and adds
 // /dev/nvidiaN for each N of `minors`. `root` is the root folder of a process, "/proc/PID/root". No
-// process of the container may run meanwhile. Does nothing if the process has this machine's /dev.
-// Tests pass another path for that /dev as `dev`.
+// process of the container may run during the call. Does nothing if the process has this machine's
+// /dev. Tests pass another path for that /dev as `dev`.
 Status RenewDeviceNodes(const std::string& root, const std::vector<int>& minors,
                         const std::string& dev = "/dev");
 

@@ -25,7 +25,7 @@ struct Held {
 };
 
 Result<std::vector<Held>> ReadHeld(HostPid pid) {
-  // Inode to name, for all unix sockets of its network namespace.
+  // Maps inodes to names, for all unix sockets of the process's network namespace.
   std::map<std::string, std::string> sockets;
   STASIS_ASSIGN(std::string unix_sockets, ReadFile(ProcPath(pid, "net/unix")));
   std::istringstream lines(unix_sockets);

@@ -42,7 +42,8 @@ Status CheckDescriptorsFit(const process::ProcessId& id, const agent_protocol::H
   rlimit limit{};
   if (::prlimit(id.pid.value, RLIMIT_NOFILE, nullptr, &limit) != 0) return {};
   STASIS_ASSIGN(auto open, process::ReadOpenFiles(id.pid));
-  // The agent uses the same formula (agent/requests.cc), which allows for two packets in flight.
+  // The agent computes the needed number of descriptors in the same way (agent/requests.cc). It
+  // includes descriptors for two packets in flight.
   const uint64_t needed = open.size() + hello.range_count - hello.kept_descriptors +
                           size_t{2} * agent_protocol::kMaxBatch;
   if (needed <= limit.rlim_cur) return {};

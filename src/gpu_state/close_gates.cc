@@ -12,16 +12,18 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Ordinary work ends within this time, so it is waited for first.
+// Time limit for the programs to become quiescent without steps. Ordinary work ends within this
+// time.
 constexpr milliseconds kFirstWait{300};
-// Time for the work of a step to end. It grows whenever other programs have become quiesced, so
-// that kernels of any length end in some round.
+// Time for a program to become quiescent again after the calls of a step. It grows whenever the set
+// of quiescent programs has changed, so that kernels of any length end in some round.
 constexpr milliseconds kFirstStep{10}, kLongestStep{3000};
-// Length of a round in which no program is quiesced.
+// Length of a round in which no program is quiescent.
 constexpr milliseconds kPollRound{50};
-// Maximum calls of a step. The number is doubled while the set of quiesced programs stays the same.
+// Maximum number of calls that a program may submit in one step. The number is doubled while the
+// set of quiescent programs stays the same.
 constexpr uint32_t kMostCalls = 256;
-// If no program is quiesced for this time, they probably all wait for each other, so all of them
+// If no program is quiescent for this time, they probably all wait for each other, so all of them
 // may submit calls. If the time were shorter, slow programs would submit even more work.
 constexpr milliseconds kAllWait{2000};
 
@@ -48,8 +50,9 @@ class Steps {
       const bool none = std::find(before.begin(), before.end(), 1) == before.end();
       const bool all = none && all_wait.passed();
       if (!none || all) all_wait = Deadline::In(kAllWait);
-      // Programs that may submit calls get time to be quiesced again. The other programs wait for
-      // them, and each is given only a short time, so that the next step is not delayed.
+      // A program that may submit calls gets the full `time` to become quiescent again. The work of
+      // the others may depend on it, so each of them gets at most kFirstStep, and does not delay
+      // the next step. A round without any quiescent program lasts kPollRound for all.
       STASIS_TRY(Round(none ? kPollRound : time, [&](size_t i, milliseconds span) {
         const bool steps = before[i] != 0 || all;
         return owners_[i].agent->Rest(steps ? calls : 0,

@@ -19,7 +19,7 @@ std::map<GpuUuid, uint64_t> DriverBytesByGpu(const Processes& processes,
   for (const auto& p : processes) {
     if (p.initial != ProcessState::kCheckpointed) continue;
     for (const GpuUuid& gpu : p.gpus) {
-      // A process's share on each of several GPUs is not known.
+      // How the process's memory is divided among several GPUs is not known, so assume equal parts.
       bytes[device::Mapped(map, gpu)] += p.device_bytes / p.gpus.size();
     }
   }

@@ -42,7 +42,8 @@ Status CheckRoom(const std::vector<Gpu>& gpus, const std::vector<RecordedProcess
                  const device::GpuMap& map) {
   std::map<const Gpu*, uint64_t> left;
   for (const Gpu& gpu : gpus) left[&gpu] = gpu.free_bytes;
-  // Place processes on one GPU first, because those on several have a choice.
+  // Place the processes that use one GPU first. The memory of a process on several GPUs can then go
+  // where room is left.
   std::vector<RecordedProcess> ordered = processes;
   std::stable_sort(ordered.begin(), ordered.end(),
                    [](const auto& a, const auto& b) { return a.gpus.size() < b.gpus.size(); });

@@ -37,7 +37,7 @@ Status CheckRoom(const std::vector<device::Gpu>& gpus,
 // memory, and runs it again.
 Status RetryWithoutIdleMovers(const Services& services, const std::function<Status()>& check);
 
-// Does the same for host memory by freeing unused arenas.
+// Like RetryWithoutIdleMovers, for host memory: frees unused arenas before it runs `check` again.
 Status RetryWithoutUnusedArenas(const Services& services, const std::function<Status()>& check);
 
 }  // namespace stasis::gpu_state

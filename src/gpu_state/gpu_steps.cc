@@ -206,8 +206,9 @@ Status Restore(const Services& services, const RecordedProcess& p, const Deadlin
 Status Unlock(const Services& services, const RecordedProcess& p, const Deadline& deadline) {
   return services.device->Unlock(p.id.pid, deadline);
 }
-// Called before the lock too, because an agent inside the driver cannot answer once its process is
-// locked.
+// Refuses a process that has imported memory from a resume, because the driver could never restore
+// it. Called before the lock too, because an agent inside the driver cannot answer once its process
+// is locked.
 Status RefuseImported(const Services& services, const RecordedProcess& p) {
   STASIS_ASSIGN(const uint32_t memory, MemoryOf(*services.agents, p.id));
   if ((memory & (agent_protocol::kMemoryImported | agent_protocol::kMemoryShared)) == 0) return {};

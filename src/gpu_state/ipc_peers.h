@@ -20,7 +20,8 @@ struct IpcMember {
 // and again when all gates are closed.
 Status CheckIpcPeers(const std::vector<IpcMember>& members);
 
-// Does the same for a process that is left to the driver, which carries no shared memory.
+// Returns kUnimplemented if a process that is left to the driver shares memory, because the driver
+// cannot carry shared memory. `why_left` becomes a part of the message.
 Status CheckSharesNothing(const IpcMember& member, const std::string& why_left);
 
 }  // namespace stasis::gpu_state

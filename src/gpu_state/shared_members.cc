@@ -33,7 +33,8 @@ Status CheckSurvivesDriver(const process::ProcessId& id) {
   return {};
 }
 
-// The error for memory that only the driver can save, which would take the context too.
+// The error of --keep-context for memory that only the driver can save: the driver would take the
+// context off the GPU too.
 Error NeedsDriver(const RecordedProcess& process, const std::string& why, bool has_agent) {
   const bool locked = process.initial == ProcessState::kLocked;
   Error error{locked ? Code::kFailedPrecondition : Code::kUnimplemented};
@@ -51,7 +52,7 @@ Status AddProcess(agent_client::Agents& agents, const RecordedProcess& process,
     NoteUnseen(agents, process, nullptr, found.unseen);
     return {};
   }
-  // The data has left already; only the driver can carry the context.
+  // The data of this process has already left the GPU, and only the driver can carry its context.
   if (process.context_kept) return {};
   STASIS_ASSIGN(auto agent, FindAgent(agents, process.id));
   auto leave = [&](const std::string& why) -> Status {
@@ -77,8 +78,8 @@ Status AddProcess(agent_client::Agents& agents, const RecordedProcess& process,
             : "its GPU memory was restored, but its stack limits were not, so it is not running",
         fmt::format("`stasis resume {}` restores what is missing", process.id.pid.value));
   }
-  // The driver's checkpoint of shared memory and events like these would succeed, but its restore
-  // would fail.
+  // With shared memory or IPC events, the driver's checkpoint would succeed, but its restore would
+  // fail.
   constexpr uint32_t kFatal = agent_protocol::kBlockerSharedVmm |
                               agent_protocol::kBlockerLegacyIpc | agent_protocol::kBlockerIpcEvent;
   if ((hello.blockers & kFatal) != 0) {

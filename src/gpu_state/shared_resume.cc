@@ -363,7 +363,8 @@ Status SharedResume::ReturnArenas() {
     if (!shard.arena || services_.movers->keeps_arenas()) continue;
     // A mover that has died holds nothing.
     (void)MoverFor(shard).Detach(Deadline::In(kMoverRelease));
-    // After a move the data is useless: the next suspend searches only by the new GPU.
+    // After a move to another GPU, kept data is useless: the next suspend looks only for data of
+    // the new GPU.
     STASIS_TRY(TargetOf(shard.key.gpu) == shard.key.gpu ? store_->KeepData(std::move(*shard.arena))
                                                         : store_->Recycle(std::move(*shard.arena)));
     shard.arena.reset();

@@ -49,7 +49,8 @@ class SharedResume {
   // A restore calls the next three functions in this order. ExpectShards sets the shards of the
   // image, which have no arenas yet and belong to expected processes.
   void ExpectShards(std::vector<GpuShard> shards);
-  // Allocates arenas for these shards. Those that have one already keep it and its bytes.
+  // Allocates arenas for the expected shards. A shard that already has an arena keeps it and its
+  // bytes.
   Status AllocateArenas();
   // Assigns the full arenas to the restored processes. The memory of each process must match its
   // arenas.
@@ -90,7 +91,7 @@ class SharedResume {
   // that ReturnStoredData can open them.
   void ReleaseArenas();
 
-  // Does all of the above at once, when the driver has restored already.
+  // Does all of the above in one call, after the driver has restored its state.
   Status RunAll(const Deadline& deadline);
 
  private:

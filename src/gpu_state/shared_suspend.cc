@@ -84,7 +84,8 @@ Status SharedSuspend::MakeRoom(const Deadline& deadline) {
   options.ignore_memory_check = options_.ignore_memory;
   options.most_bytes = services_.settings.most_arena_bytes;
   STASIS_ASSIGN(store_, dataplane::ArenaStore::Open(services_.paths, options));
-  // Start the movers first, so that the check of free memory for arenas includes their memory.
+  // Start the movers first, so that the check of free host memory for the arenas counts the memory
+  // of the movers.
   STASIS_TRY(ForEachGpu(shards_, Same, [&](const GpuUuid& gpu, std::vector<GpuShard*>&) -> Status {
     STASIS_TRY(services_.movers->MoverOf(gpu).Start(deadline));
     return {};
@@ -179,7 +180,8 @@ Result<bool> SharedSuspend::MayWaitForEachOther() const {
 
 Status SharedSuspend::CloseAllGates(const Deadline& deadline) {
   using Floor = agent_client::AgentLink::Floor;
-  // A small stack limit saves the driver half of its work, but setting it is work too.
+  // A small stack limit halves the data that the driver saves, but setting it takes time too, so
+  // leave it as it is if the driver saves nothing.
   const bool keep = options_.keep_stack_limits || options_.keep_context;
   std::vector<GateOwner> owners;
   for (Member& member : members_) {
@@ -236,7 +238,7 @@ Status SharedSuspend::ExportAll(Gates gates, const Deadline& deadline) {
       estimate->places = std::move(shard.places);
     }
   }
-  // A GPU on which all memory was freed meanwhile has nothing to save.
+  // A GPU on which all memory was freed since the arenas were allocated has nothing to save.
   for (GpuShard& shard : shards_) {
     if (shard.places.empty()) STASIS_TRY(store_->Reshape(*shard.arena, {}));
   }
@@ -276,7 +278,7 @@ Result<std::vector<Precopied>> SharedSuspend::PrecopyAll(PhaseScope& scope) {
   return precopied;
 }
 
-// Tells the agents that no descriptor of running memory is open any more.
+// Tells the agents that no descriptor of a running program's memory is open any more.
 Status SharedSuspend::EndPrecopy() {
   for (Member& member : members_) member.data = {};
   return ForEachMember([](Member& member) -> Status {
@@ -300,7 +302,8 @@ Status SharedSuspend::RepairAfterPrecopy(const Deadline& deadline) {
 
 Phase SharedSuspend::DataPrecopy() {
   return {.name = "data-precopy",
-          // The first touch of the arena's memory is the slowest part.
+          // The time limit depends on the size, because the first touch of the arena's memory is
+          // the slowest part.
           .timeout = kAgentTimeout + seconds(bytes() >> 30),
           .run = [this](PhaseScope& scope) -> Status {
             if (!CanPrecopy()) return {};
@@ -321,7 +324,8 @@ Phase SharedSuspend::DataPrecopy() {
           }};
 }
 
-// Keeps the earlier figure if the driver or the agent does not answer.
+// Corrects the driver's share of a process. Leaves it unchanged if the driver or the agent does not
+// answer.
 void SharedSuspend::CorrectShare(Member& member, plan::RecordedProcess& process) {
   auto stat = process::ReadStat(process.id.pid);
   if (!stat || stat->id != process.id) return;

@@ -107,9 +107,10 @@ class SharedSuspend {
   Status MakeRoom(const Deadline& deadline);
   // Starts the movers of all GPUs, and attaches one arena to each.
   Status PrepareMovers(const Deadline& deadline);
-  // Returns false if blocks on that GPU are not hashed; notes() says why.
+  // Returns false if blocks on `gpu` are not hashed; notes() says why.
   bool PrepareHashes(const device::GpuUuid& gpu, const Deadline& deadline);
-  // Returns false if hashes, an older agent or an arena on disk do not allow it.
+  // Returns true if data can be copied before the gates close: blocks are hashed, all agents can
+  // export memory of a running program, and all arenas are in host memory.
   bool CanPrecopy() const;
   Result<std::vector<Precopied>> PrecopyAll(plan::PhaseScope& scope);
   Status EndPrecopy();

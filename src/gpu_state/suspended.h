@@ -45,8 +45,8 @@ device::GpuMap MapForDriver(const Paths& paths, const process::ProcessId& id,
 // Returns kFailedPrecondition if a failed move has left the driver's state of the process on other
 // GPUs than the recorded ones: an image would name the wrong GPUs.
 Status CheckNotMoved(const Paths& paths, const process::ProcessId& id);
-// Returns kUnimplemented if its state was saved by a driver other than `driver`. A restore by
-// `driver` could fail and destroy the state.
+// Returns kUnimplemented if the process's state was saved by a driver other than `driver`. A
+// restore by `driver` could fail and destroy the state.
 Status CheckSameDriver(const Paths& paths, const process::ProcessId& id,
                        const device::DriverInfo& driver);
 // Returns the records of live processes.

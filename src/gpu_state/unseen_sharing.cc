@@ -14,7 +14,7 @@ using device::ProcessState;
 
 constexpr size_t kMostNamed = 8;
 
-// "4711, 4712 and 4713"
+// Lists the pids as "4711, 4712 and 4713".
 std::string Named(const UnseenProcesses& unseen) {
   const size_t named = unseen.size() > kMostNamed ? kMostNamed - 1 : unseen.size();
   std::string text;
@@ -26,7 +26,8 @@ std::string Named(const UnseenProcesses& unseen) {
   return text;
 }
 
-// Without peer memory and handles, NCCL shares only host memory, in files.
+// Returns true for a rank of NCCL without peer memory and cuMem handles: it shares only host
+// memory, in files.
 Result<bool> IsHarmlessRank(const UnseenProcess& process) {
   STASIS_ASSIGN(auto findings, device::Inspect(process.id.pid));
   return !findings.empty() && std::none_of(findings.begin(), findings.end(),

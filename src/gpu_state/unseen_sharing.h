@@ -20,15 +20,16 @@ struct UnseenProcess {
 };
 using UnseenProcesses = std::vector<UnseenProcess>;
 
-// Adds the process to `unseen` if it is such a process. `hello` is the answer of a running
-// process's agent, or null. If its GPU state is away, only the agent's header is read.
+// Adds the process to `unseen` if it could share GPU memory unnoticed. `hello` is the answer of a
+// running process's agent, or null. If the GPU state of the process is away, only the agent's
+// header is read.
 void NoteUnseen(agent_client::Agents& agents, const plan::RecordedProcess& process,
                 const agent_protocol::HelloReply* hello, UnseenProcesses& unseen);
 
 // Returns a sentence about the processes in `unseen`, or nothing if there are fewer than two.
 std::optional<std::string> UnseenSharing(const UnseenProcesses& unseen);
 
-// Returns kUnimplemented, with their names, if there are two or more such processes and at least
+// Returns kUnimplemented, with the names of the processes, if `unseen` has two or more and at least
 // one of them still has its state on the GPU. Ranks of NCCL are allowed if NCCL is configured to
 // share no GPU memory (docs/nccl.md).
 Status CheckSharingSeen(const UnseenProcesses& unseen);

@@ -117,7 +117,7 @@ Result<Finding> Ask(const Machine& machine) {
 }  // namespace
 
 void CheckAgent(const Machine& machine, Findings& findings) {
-  // A driver that hung in an earlier check would hang here too.
+  // A driver that hung in an earlier check would hang here too, so skip this check.
   if (!machine.driver && machine.driver.error().code == Code::kDeadlineExceeded) return;
   auto found = Ask(machine);
   findings.push_back(

@@ -50,7 +50,8 @@ struct File {
 // tmpfs does not). NFS and some FUSE file systems have no unnamed files; there the file gets a name
 // that is removed at once.
 Result<File> OpenNameless(const std::string& path) {
-  // A worker of the daemon may have more rights than the user who chose the path.
+  // A worker of the daemon may have more rights than the user who chose the path, so it must not
+  // follow links of other users.
   STASIS_ASSIGN(const UniqueFd place, OpenOwn(path, O_PATH | O_DIRECTORY));
   const std::string folder = fmt::format("/proc/self/fd/{}", place.get());
   for (int direct : {O_DIRECT, 0}) {

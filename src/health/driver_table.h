@@ -19,8 +19,8 @@ std::span<const DriverAbility> DriverAbilities();
 
 // Formats 12080 as "CUDA 12.8".
 std::string ApiName(int api_version);
-// Return the abilities of a driver of that version, and the limitations that follow from the
-// abilities it lacks. Several are joined by "; ".
+// Return the abilities of a driver with this `api_version`, and the limitations that follow from
+// the abilities it lacks. Several are joined by "; ".
 std::string AbleTo(int api_version);
 std::string Lacks(int api_version);
 

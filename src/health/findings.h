@@ -30,7 +30,7 @@ struct Kind {
 // target.
 std::span<const Kind> MachineKinds();
 std::span<const Kind> TargetKinds();
-// Returns the kind of that name, or the kind "other" for an unknown name.
+// Returns the kind with this id, or the kind "other" for an unknown id.
 const Kind& KindOf(std::string_view id);
 
 struct Finding {
@@ -39,7 +39,7 @@ struct Finding {
   std::string found;  // the observation, with figures
   std::string fix;    // empty if nothing needs fixing
 
-  // If `fix` is empty, uses the fix of the kind for a warning or kCannot.
+  // If `fix` is empty and the level is a warning or kCannot, uses the fix of the kind.
   static Finding Of(std::string_view id, Level level, std::string found, std::string fix = {});
 };
 

@@ -10,7 +10,8 @@
 namespace stasis::health {
 namespace {
 
-// Sizes of a mover's context with a reduced stack limit and without one (H200, driver 580).
+// Sizes of a mover's context with a reduced stack limit and with the default one (H200, driver
+// 580).
 constexpr uint64_t kSmallContext = 270u << 20;
 constexpr uint64_t kWholeContext = 540u << 20;
 
@@ -62,7 +63,7 @@ void CheckDriver(const Machine& machine, Findings& findings) {
 }
 
 void CheckGpus(const Machine& machine, Findings& findings) {
-  // CheckDriver() reports a driver that does not answer.
+  // If the driver does not answer, CheckDriver() has reported that.
   if (!machine.driver) return;
   if (!machine.gpus || machine.gpus->empty()) {
     findings.push_back(Finding::Of("gpus", Level::kCannot,

@@ -93,7 +93,7 @@ std::vector<Finding> LookAtProgram(const process::ProcessTree& tree) {
   const size_t count = std::min(tree.members.size(), kMostProcesses);
   for (size_t i = 0; i < count; ++i) {
     auto files = process::ReadOpenFiles(tree.members[i].id.pid);
-    // This fails if the process has ended or may not be inspected. Its files are then skipped.
+    // Reading fails if the process has ended or may not be inspected. Its files are then skipped.
     Looked looked{tree.members[i], files ? *std::move(files) : std::vector<process::OpenFile>(),
                   findings};
     for (auto look : kLooks) look(looked);

@@ -49,7 +49,7 @@ class HelperProcess {
 
   pid_t pid() const { return pid_; }
   bool resident() const { return resident_; }
-  // Returns true if another command started it.
+  // Returns true if another command started this helper.
   bool found() const { return resident_ && !child_; }
   // The connection; invalid after Disconnect().
   int socket() const { return socket_.get(); }
@@ -57,7 +57,8 @@ class HelperProcess {
 
   // Sends SIGKILL. Safe to call from any thread.
   void Kill() const;
-  // Waits for the exit and reaps a child. Returns how it ended, or nothing at the deadline.
+  // Waits until the helper has ended, and reaps it if it is a child. Returns how it ended, or
+  // nothing at the deadline.
   std::optional<std::string> WaitEnd(const Deadline& deadline);
 
  private:

@@ -35,8 +35,8 @@ bool EnterHelper(int argc, char** argv, HelperServerOptions& options) {
     std::fprintf(stderr, "%s is started by stasis itself.\n", argv[0]);
     return false;
   }
-  // Child processes of a driver must not inherit these; otherwise the end of a client would not be
-  // noticed, and its lock would never be released.
+  // Child processes of a driver must not inherit these descriptors; otherwise the disconnect of a
+  // client would not be noticed, and the client's lock would never be released.
   for (int fd : {kHelperSocketFd, kHelperLockFd, kHelperListenFd}) {
     ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   }

@@ -10,7 +10,8 @@
 
 namespace stasis::ipc {
 
-// Returns the reason why a packet of `size` bytes is not such a message, or null if it is one.
+// Returns the reason why a packet of `size` bytes is not a message of this type and version, or
+// null if it is one.
 template <class Message>
 const char* WhyNoMessage(const Message& message, size_t size, uint32_t magic, uint32_t version) {
   if (size != sizeof(Message)) return "a message of the wrong length";

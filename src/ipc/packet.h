@@ -22,7 +22,8 @@ ssize_t SendWithDescriptors(int socket, const void* data, size_t size, const int
 struct ReceivedPacket {
   ssize_t size = -1;   // as sent, may exceed the buffer; 0 at end-of-file; -1 with errno
   uint32_t count = 0;  // descriptors stored in `fds`; the caller must close them
-  // More descriptors were sent than fit into `fds` or into the descriptor table; they are closed.
+  // More descriptors were sent than fit into `fds` or into the descriptor table; the rest are
+  // closed.
   bool descriptors_lost = false;
 };
 // Receives one packet and at most `room` descriptors. `flags` are those of recv(2). Repeats the

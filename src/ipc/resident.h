@@ -41,7 +41,7 @@ struct ResidentName {
   UniqueFd socket;
 };
 // Creates the name for a new helper, and the directory if needed. Returns kAborted if another
-// process has created a helper there meanwhile.
+// process has created a helper there first.
 Result<ResidentName> ClaimResidentName(const std::string& path);
 
 // Called by the helper before it exits. Does not wait for the lock: its holder may be waiting for
@@ -79,8 +79,8 @@ Result<std::optional<HelperProcess>> OpenResident(const HelperCommand& command,
 Result<bool> Dismiss(HelperProcess& helper, const std::string& leave_request,
                      const Deadline& deadline);
 
-// Does the same for all helpers in `dir` whose name begins with `prefix`. Returns the number of
-// helpers stopped, or the first error after all have been asked.
+// Dismisses all helpers in `dir` whose name begins with `prefix`. Returns the number of helpers
+// stopped, or the first error after all have been asked.
 Result<int> DismissAll(const std::string& dir, const std::string& prefix,
                        const std::string& leave_request, const Deadline& deadline);
 

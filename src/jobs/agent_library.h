@@ -16,12 +16,13 @@ namespace stasis::jobs {
 inline constexpr char kAgentLibraryName[] = "libstasis-agent.so";
 inline constexpr size_t kMaxAgentLibraryBytes = 16u << 20;
 
-// Returns that path for a build id.
+// Returns the library's path for a build id.
 std::string AgentLibraryPath(const Paths& paths, const std::string& build_id);
 
-// Copies this installation's library to that path, unless it exists there, and returns the path.
-// Returns kUnimplemented if programs could not load it: no library, a path with characters special
-// to ld.so, or a noexec file system. Returns kFailedPrecondition if another file is at that path.
+// Copies this installation's library to its path in DATA/agents, unless it exists there, and
+// returns the path. Returns kUnimplemented if programs could not load it: no library, a path with
+// characters special to ld.so, or a noexec file system. Returns kFailedPrecondition if another file
+// is at that path.
 Result<std::string> InstallAgentLibrary(const Paths& paths);
 
 // Returns the path of the library to preload into a new program, or an empty string if `without` is

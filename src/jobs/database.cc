@@ -16,8 +16,8 @@
 namespace stasis::jobs {
 namespace {
 
-// The name of a database that is being created. If its creator is killed, the store sweeps files
-// with this prefix.
+// The name of a database that is being created. If its creator is killed, the store removes it like
+// all files whose name begins with ".new-".
 constexpr char kUnfinished[] = "/.new-jobs.db";
 constexpr char kJournal[] = "-journal";
 constexpr size_t kMaxAccountBytes = 1 << 20;
@@ -74,7 +74,7 @@ std::vector<SqlValue> SeenOf(const Job& job) {
 }
 
 bool IsPid(int64_t pid) { return pid >= 2 && pid <= kMaxPid; }
-// An adopted program has the shim's pid 0.
+// For an adopted program, the shim's pid is 0.
 bool IsShim(int64_t pid, int64_t start) { return IsPid(pid) || (pid == 0 && start == 0); }
 bool IsAbsolute(const std::string& path) {
   return path.starts_with('/') && path.size() <= kMaxPathBytes;
@@ -100,7 +100,7 @@ Status Make(const std::string& folder, std::span<const Migration> migrations) {
   if (::chmod(unfinished.c_str(), 0600) != 0) return FailErrno(errno, "chmod " + unfinished);
   STASIS_TRY(FsyncPath(unfinished));
   ::unlink((unfinished + kJournal).c_str());
-  // SQLite would roll back the journal of a removed database in the new one.
+  // If a removed database has left a journal, SQLite would roll it back in the new database.
   const std::string journal = path + kJournal;
   if (PathExists(journal) && ::rename(journal.c_str(), (journal + ".old").c_str()) != 0) {
     return FailErrno(errno, "rename " + journal);

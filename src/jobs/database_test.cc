@@ -191,7 +191,7 @@ TEST_F(DatabaseTest, DamagedDatabaseIsRejectedByNameAndNeverReplaced) {
     ASSERT_TRUE(ReplaceFile(Path(), bad));
     auto database = Database::Open(folder.path());
     Status status = database ? Status() : Status(Fail(database.error()));
-    // The first half begins correctly, so the damage shows only when it is read.
+    // The first half of a database begins correctly, so the damage shows only when it is read.
     if (database) {
       auto listed = database->List();
       if (!listed) status = Fail(listed.error());

@@ -96,7 +96,8 @@ struct Job {
   bool has_shim = false;
   std::optional<Processes> processes;  // absent if not yet started or if the start was killed
   std::optional<Ending> ending;        // how these processes ended
-  // The image with these processes, which were killed after the dump or are about to be killed.
+  // The image that contains these processes, if they were killed after the dump or are about to be
+  // killed.
   std::optional<std::string> dumped_image;
 };
 

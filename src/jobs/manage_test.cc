@@ -181,7 +181,7 @@ TEST_F(ManageTest, JobOfAnotherStoreIsRejected) {
 TEST_F(ManageTest, ProcessThatCannotBecomeAJobIsRejected) {
   EXPECT_REFUSED(Adopt({1}), 5, "the machine's init");
   EXPECT_REFUSED(Adopt({::getpid()}), 5, "is this command itself");
-  // In a container the parent may be its init process.
+  // In a container, the parent of this process may be the container's init process.
   if (::getppid() > 1) {
     EXPECT_REFUSED(Adopt({::getppid()}), 5, "is an ancestor of this command");
   }

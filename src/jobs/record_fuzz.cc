@@ -9,7 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   if (auto processes = DecodeProcesses(text)) {
     FuzzCheck(processes->root.pid.value > 1);
-    // An adopted program has the shim's pid 0.
+    // For an adopted program, the shim's pid is 0.
     FuzzCheck(processes->shim.pid.value > 1 || processes->shim.pid.value == 0);
   }
   if (auto ending = DecodeEnding(text)) {

@@ -39,7 +39,7 @@ TEST_F(JobsTest, EndOfAJobWithARemovedFolderIsNotRecordedForANewJobOfThatName) {
   Fifo first(folder.path() + "/first"), second(folder.path() + "/second");
   StartedJob removed = Run("a", "read x < " + first.path());
   std::filesystem::remove_all(store.Folder("a"));
-  // The database may still contain the name.
+  // The database may still contain the job's name.
   (void)store.Delete("a");
   Run("a", "read x < " + second.path() + "; exit 7");
   first.Write();
@@ -257,7 +257,7 @@ TEST_F(JobsTest, ProgramGetsTheErrorOfAFullDiskAndItsExitIsStillRecorded) {
   StartedJob started = Run("a", "head -c 1000000 /dev/zero 2>/dev/null; echo $? > " + ready.path() +
                                     "; read x < " + go.path() + "; echo after; exit 5");
   EXPECT_EQ(ready.Read(), "1") << "the program must get the error, as with `>` of a shell";
-  // There is space again.
+  // Free space on the disk again.
   std::string log = store.Folder("a") + "/log";
   ASSERT_EQ(::truncate(log.c_str(), 0), 0);
   go.Write();

@@ -173,7 +173,7 @@ Result<std::optional<Job>> Store::FindByProcess(process::HostPid pid) const {
   auto jobs = List();
   if (!jobs) {
     const Code code = jobs.error().code;
-    // Processes must remain usable by pid while the database is unreadable.
+    // Processes must remain usable by their pids even if the database cannot be read.
     if (code == Code::kDataLoss || code == Code::kUnimplemented) return std::optional<Job>();
     return Fail(std::move(jobs).error());
   }

@@ -230,7 +230,7 @@ void Channel::Break(const Error& cause) {
   broken_->message = "the connection is broken: " + cause.message;
 }
 
-// Breaks the channel unless the call only ended early, between two messages.
+// Breaks the channel, except after a cancellation or a deadline between two messages.
 Error Channel::Failed(Error error, bool in_message) {
   const bool ended = error.code == Code::kCancelled || error.code == Code::kDeadlineExceeded;
   if (in_message || !ended) Break(error);

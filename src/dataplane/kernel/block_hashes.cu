@@ -96,7 +96,7 @@ __device__ inline Pair LoadWithin(uint64_t address, uint64_t offset, uint64_t by
 
 }  // namespace
 
-// Three thread blocks per multiprocessor: 168 registers per thread.
+// Three thread blocks per multiprocessor, so that each thread can have 168 registers.
 extern "C" __global__ void __launch_bounds__(128, 3)
     stasis_block_hashes(const HashTask* tasks, const HashKey* key, HashResult* results);
 

@@ -247,8 +247,8 @@ Status CudaControl::Act(Request request, const Deadline& deadline) {
     } else {
       auto state = AskState(pid, Deadline::In(options_.query_timeout));
       error.message += fmt::format("; process {} {}", pid.value, InState(state));
-      // The process used the driver before, so it is exiting: the driver no longer lists it,
-      // although it has not ended yet.
+      // The process used the driver before this call, so it is exiting: the driver no longer lists
+      // it, although it has not ended yet.
       if (state && *state == ProcessState::kNone) error.code = Code::kNotFound;
     }
   }

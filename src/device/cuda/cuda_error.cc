@@ -42,7 +42,7 @@ struct HintRow {
   CUresult result;
   const char* hint;
 };
-// Observed or reported for drivers 570 to 580.
+// Causes that were observed or reported for drivers 570 to 580.
 constexpr HintRow kHints[] = {
     {Op::kLock, CUDA_ERROR_NOT_READY,
      "the program did not leave the driver in time, because of a long kernel or a call that waits; "

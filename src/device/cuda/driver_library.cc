@@ -38,7 +38,7 @@ std::string NvidiaVersion() {
   return *text;
 }
 
-// Sets kind and version.
+// Sets `driver.kind` and `driver.version`.
 void FindKind(void* library, DriverLibrary& driver) {
   for (const abi::DriverKind& kind : abi::kDriverKinds) {
     if (kind.version_symbol == nullptr) {

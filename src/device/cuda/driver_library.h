@@ -29,7 +29,7 @@ namespace stasis::device::cuda {
   F(cuCtxPushCurrent_v2)                 \
   F(cuCtxPopCurrent_v2)                  \
   F(cuMemGetInfo_v2)
-// Older drivers may lack these, which are then null:
+// Older drivers may lack these functions, whose pointers are then null:
 #define STASIS_DEVICE_NEWER_FUNCTIONS(F)   \
   F(cuDeviceGetUuid_v2)                    \
   F(cuCheckpointProcessGetState)           \

@@ -230,7 +230,8 @@ class HelperClient::Helper {
         break;
       }
       waiter->second.reply = reply;
-      // Record this now, because end-of-file follows and must not look like a crash.
+      // Record the end of the session now, because end-of-file follows and must not look like a
+      // crash.
       left_ |= reply.op == Op::kEnd && reply.outcome == wire::Outcome::kDone;
       changed_.notify_all();
     }

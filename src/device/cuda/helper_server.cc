@@ -257,7 +257,7 @@ class Server {
                       {name_ ? name_->fd() : -1, POLLIN, 0}};
       const int ready = TEMP_FAILURE_RETRY(::poll(fds, 3, Limit().PollTimeout()));
       if (ready < 0) KillSelf();
-      // Check the limit first, so that clients that keep connecting cannot postpone it.
+      // Check the time limit first, so that clients that keep connecting cannot postpone it.
       if (Limit().passed()) OnLimit();
       if (fds[2].revents != 0) CheckName();
       // Handle the disconnect before the new connection; one poll may report both.
@@ -304,8 +304,9 @@ class Server {
   void Accept() {
     UniqueFd client = ipc::AcceptClient(listener_.get());
     if (!client || session_ || InFlight() > 0) return;
-    // The calls of the last client have returned, or the driver was replaced since. If this helper
-    // exits, the client gets another one.
+    // The calls of the last client have returned. StartIdleTime() exits if later clients must not
+    // use this helper, for example because the driver was replaced; the client then gets another
+    // helper.
     StartIdleTime();
     session_ = std::make_shared<Session>(std::move(client));
   }

@@ -44,7 +44,7 @@ class ResidentHelperTest : public ::testing::Test {
     ASSERT_TRUE(WriteFileDurably(dir_.path() + "/" + name, text));
   }
   void Remove(const std::string& name) { std::filesystem::remove(dir_.path() + "/" + name); }
-  // Returns the pid of the helper that serves one client.
+  // Uses a helper with one client, and returns the helper's pid.
   pid_t Use(const HelperOptions& options) {
     HelperClient client(options);
     auto hello = client.Hello();
@@ -52,7 +52,7 @@ class ResidentHelperTest : public ::testing::Test {
     return client.helper_pid();
   }
   std::vector<std::string> Names() { return *ListDir(dir_.path() + "/helpers"); }
-  // Reaps it, too: these helpers are children of the test.
+  // Waits for the exit of a helper and reaps it, because these helpers are children of the test.
   void ExpectEnd(pid_t pid) {
     const Deadline limit = Soon();
     while (::waitpid(pid, nullptr, WNOHANG) == 0 && !limit.passed()) ::poll(nullptr, 0, 10);

@@ -155,7 +155,7 @@ class Program {
     }
   }
 
-  // Adds an agent with that many pieces on each of the GPUs.
+  // Adds an agent with `pieces` pieces of memory on each of the GPUs.
   Agent& AddAgent(int number, int pieces, const std::vector<device::GpuUuid>& gpus = {GpuA()}) {
     Process& process = At(number);
     process.agent = std::make_unique<Agent>();

@@ -1,4 +1,4 @@
-// A device helper that misbehaves: answers hello correctly and everything else as
+// A device helper that misbehaves. It answers hello correctly, and other requests as
 // $STASIS_BAD_HELPER says: with a wrong message type, a wrong id, or not at all.
 #include <sys/socket.h>
 #include <unistd.h>
