@@ -14,7 +14,7 @@ using Lock = std::lock_guard<std::mutex>;
 
 namespace {
 
-// Takes unused memory of the pool, or allocates.
+// Takes unused memory of the same size from the pool, or allocates new memory.
 CUresult AllocateIn(Pool* pool, size_t bytes, CUdeviceptr* out) {
   const size_t whole = RoundUp(bytes, kPage);
   if (whole < bytes) return CUDA_ERROR_OUT_OF_MEMORY;
