@@ -164,7 +164,8 @@ bool Serve(Peer* peer) {
     if (const uint64_t event = packet.ipc_request.piece; event != 0) {
       return AnswerWhenReached(peer->socket, event);
     }
-    // After it has opened the gate, the control thread answers waiting peers, under the mutex.
+    // The peer waits for its answer. The control thread answers waiting peers after it has opened
+    // the gate, and holds the mutex meanwhile.
     if (!gate::IsClosed()) return AnswerReady(peer);
     peer->waits = true;
     return true;
@@ -197,7 +198,7 @@ void CloseAll() {
   g_peers.Clear();
 }
 
-// Admits the next connection. Returns false if one waits but cannot be admitted now.
+// Admits the next connection. Returns false if a connection is waiting but cannot be admitted now.
 bool Admit() {
   int32_t pid = 0;
   int fd = AdmitIpc(g_listener.fd, &pid);
@@ -230,8 +231,9 @@ void* Run(void*) {
     SetService(kTrying);
     if (g_wanted.load() == kOff) continue;  // PauseIpc may still have seen kOff
     items.Clear();
-    // The program may have closed the listener together with all other descriptors. ListenForIpc
-    // reports a failure, and the thread tries again: after a suspend no call asks for it.
+    // The program may have closed the listener together with all other descriptors. If the thread
+    // cannot listen again, ListenForIpc reports the failure, and the thread retries by itself,
+    // because after a suspend the program makes no call that would start a retry.
     if ((!g_listener.Holds() && !Listen()) || !items.Reserve(g_peers.size() + 1)) {
       g_failures.fetch_add(1);
       SetService(kTrying);
@@ -262,8 +264,8 @@ void* Run(void*) {
       }
     }
     MaySharePassed();
-    // Without a free descriptor the connection stays pending, and poll would report it again at
-    // once.
+    // If the connection cannot be admitted for lack of a descriptor, it stays pending and poll
+    // would report it again at once, so wait a moment.
     if (items[0].revents != 0 && g_listener.Holds() && !Admit()) {
       FutexWait(&g_wanted, kOn, kAdmitAgainNs);
     }

@@ -94,7 +94,7 @@ class AgentClient final : public AgentLink {
   agent_protocol::HelloReply hello_{};
   bool goes_in_steps_ = false;
   bool exports_running_ = false;
-  bool shut_ = false;  // CloseInSteps has shut the gate, with this floor:
+  bool shut_ = false;  // CloseInSteps has closed the gate, with this floor:
   Floor floor_ = Floor::kLower;
   std::string not_yet_;
 };

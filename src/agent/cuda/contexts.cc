@@ -275,7 +275,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
 // A primary context ends with its last release, or at once with a reset.
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   CUcontext primary = PrimaryOf(device);
-  // This is done before every release, because only the driver knows which release is the last.
+  // Call BeforeContextEnds before every release, because only the driver knows which release is the
+  // last.
   BeforeContextEnds(primary);
   const uint64_t number = NumberOf(primary);
   CUresult r = real::cuDevicePrimaryCtxRelease_v2(device);
