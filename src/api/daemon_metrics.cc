@@ -130,7 +130,8 @@ struct Transfer {
   uint64_t sent_bytes = 0, received_bytes = 0, known_bytes = 0, requests = 0, retries = 0;
 };
 
-// Returns nullopt if the operation used no repository, or failed.
+// Reads the transfer from the reply of an operation. Returns nullopt if the operation used no
+// repository, or failed.
 std::optional<Transfer> TransferOf(const std::string& verb, const std::string& reply) {
   if (verb == "collectgarbage") {
     v1::CollectGarbageResponse gc;

@@ -36,7 +36,8 @@ class MigrationLink {
 
   Status Send(MessageKind kind, const google::protobuf::MessageLite& message,
               const objects::CallOptions& limits);
-  // Receives a message of this kind. Returns the error of a kFailed message.
+  // Receives a message of kind `kind`. If a kFailed message arrives instead, returns the error in
+  // it.
   Status Await(MessageKind kind, google::protobuf::MessageLite& answer,
                const objects::CallOptions& limits);
   Status Ask(MessageKind kind, const google::protobuf::MessageLite& message,

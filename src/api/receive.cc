@@ -222,8 +222,9 @@ Status MigrationReceiver::Load(const migration::Frame& frame) {
   return Answer(MessageKind::kBegun, ThisHost());
 }
 
-// Registers the arenas ahead of the restore. If this fails, the restore registers them itself,
-// which takes longer. This helps only if the mover stays after the call.
+// Makes the mover register the arenas before the restore. If this fails, the restore registers
+// them, and the program is stopped for longer. The registration is useful only if the mover stays
+// after the call.
 void MigrationReceiver::RegisterArenas(const store::Manifest& manifest) {
   if (call_.settings.helper_idle_s <= 0 || !call_.settings.cuda_library.empty()) return;
   auto services = gpu_state::MakeServices(call_.paths, call_.settings, STASIS_VERSION,

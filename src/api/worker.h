@@ -26,7 +26,7 @@ class Worker {
   // they inherit the daemon's.
   static void SetDescriptorLimit(std::optional<uint64_t> limit) { descriptor_limit_ = limit; }
 
-  // A background thread calls both functions. The worker gets `connection`, if there is one, as
+  // A background thread calls both callbacks. The worker gets `connection`, if there is one, as
   // kConnectionFd.
   static Result<std::shared_ptr<Worker>> Start(const v1::WorkerRequest& request, OnEvent on_event,
                                                OnEnd on_end, int connection = -1);
