@@ -16,7 +16,7 @@ struct Stats {
 // middle.
 Stats StatsOf(std::vector<double> values);
 
-// One phase over all rounds.
+// The times of one phase in all rounds.
 struct PhaseStats {
   std::string name;
   Stats seconds;
