@@ -35,7 +35,7 @@ CUresult ReleaseCarried(uint32_t index, bool hold);
 // Maps all held memory again. Stops at the first error.
 CUresult TakeBackCarried();
 // Maps the memory behind `fd`, which stays the caller's, at the item's addresses. After an error
-// the item is still released.
+// the item is not mapped, as before the call.
 CUresult MapCarried(uint32_t index, int fd);
 // Copies imported memory into new memory of this process, which takes its place. After an error the
 // item is unchanged, unless the driver cannot map it again. Then it is unmapped, and its descriptor

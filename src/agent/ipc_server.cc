@@ -63,8 +63,8 @@ bool Listen() {
   const agent_protocol::Uuid* name = OwnIpcName();
   int fd = name != nullptr ? ListenAt(*name) : -1;
   if (fd < 0 && name != nullptr && errno == EADDRINUSE) {
-    // A copy of this process is running, for example after a dump with --leave-running and a
-    // restore.
+    // The address is in use by a copy of this process, for example after a dump with
+    // --leave-running and a restore.
     dprintf(2,
             "stasis: the handles of GPU memory that process %d has shared (CUDA IPC) can no longer "
             "be opened: another copy of the process is listening at their address\n",
@@ -109,7 +109,7 @@ void Enter(Peer* peer, const IpcUser& user) {
 // Handles the end of a connection. The caller holds the mutex.
 void End(Peer* peer) {
   peer->socket.Close();
-  // The memory of a peer that is away is kept until it asks again.
+  // The memory of a suspended peer is kept until the peer asks for it again.
   const bool owed = peer->user.region != 0 && peer->away &&
                     g_owed.Push(peer->user);  // Admit has reserved the room
   if (!owed) Leave(peer->user);
@@ -245,7 +245,7 @@ void* Run(void*) {
     items.Push({g_listener.fd, POLLIN, 0});
     for (const Peer& peer : g_peers) items.Push({peer.socket.fd, POLLIN, 0});
     const int ready = poll(items.begin(), items.size(), kLookMs);
-    // No event reports the end of a process that is away.
+    // Look for suspended importers that have ended, because no event reports their end.
     if (ready == 0 && !gate::IsClosed() && HasOwed()) ForgetEnded();
     if (ready <= 0 || g_wanted.load() == kOff) continue;
     MayShare();

@@ -98,7 +98,7 @@ class Agents {
  public:
   virtual ~Agents() = default;
   // Finds the agent in the process and connects. Also returns kNotFound if the program has not used
-  // a GPU yet. Returns kAborted if the agent has a client.
+  // a GPU yet. Returns kAborted if the agent already has a client.
   virtual Result<std::unique_ptr<AgentLink>> Connect(process::HostPid pid,
                                                      std::chrono::milliseconds timeout) = 0;
   // Reads the agent's header without connecting; see find.h.

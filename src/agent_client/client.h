@@ -16,7 +16,7 @@ namespace stasis::agent_client {
 class AgentClient final : public AgentLink {
  public:
   // Finds the agent and connects. Also returns kNotFound if the program has not used a GPU yet.
-  // Returns kAborted if the agent has a client.
+  // Returns kAborted if the agent already has a client.
   static Result<AgentClient> Find(process::HostPid pid, std::chrono::milliseconds timeout);
 
   // The second half of Find, after `socket` was passed to the agent. `who` names the agent in

@@ -229,8 +229,8 @@ struct DriverAccount {
   uint64_t arrays;             // the number of arrays ever created
 };
 
-// Another process that shares memory with this one through the agents, by CUDA IPC or exported
-// handles.
+// The roles of another process that shares memory with this one through the agents, by CUDA IPC or
+// exported handles.
 enum IpcRole : uint32_t {
   kIpcUsesOurs = 1,    // it has memory of this process open
   kIpcFreedHere = 2,   // some of that memory was freed here since, so it could not be restored

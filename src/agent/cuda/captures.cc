@@ -51,7 +51,8 @@ bool IsCapturing(CUstream stream) {
 }
 
 CUresult EndedWith(CUresult r, CUstream stream) {
-  // Only these two errors leave the capture open.
+  // The capture has ended unless the driver returned one of these two errors (WRONG_THREAD,
+  // UNMATCHED).
   if (r != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD && r != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED) {
     Ended(stream);
   }

@@ -53,7 +53,7 @@ bool HasRegions(const Pool* pool) {
   return false;
 }
 
-// Takes room in the smallest region that has it, to keep large pieces for large requests.
+// Takes room in the smallest region that has enough room, to keep large pieces for large requests.
 bool TakeFree(Pool* pool, uint64_t bytes, bool slabs, CUdeviceptr* out) {
   Region* tried = nullptr;
   for (;;) {
@@ -99,7 +99,7 @@ struct Release {
   uint64_t keep;    // for `pool`, in place of its threshold
 };
 
-// Takes unused regions out of the tables. `leaving` frees their memory later.
+// Takes unused regions out of the tables. The destructor of `leaving` frees their memory.
 void Collect(const Release& what, Leaving* leaving) {
   g_pools_look.store(false, std::memory_order_relaxed);
   ReapFreed();

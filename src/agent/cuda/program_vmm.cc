@@ -34,7 +34,8 @@ size_t MappingFrom(uint64_t address) {
 }
 
 // Memory is in use as long as the program holds its handle or maps it, or another process uses an
-// export of it. As long as it is in use it must be carried, and this returns false.
+// export of it. As long as the memory is in use it must be carried, and this function returns
+// false.
 bool DropIfUnused(ProgramHandle* handle, Leaving* leaving) {
   if (handle->references > 0 || handle->mappings > 0 || handle->users > 0) return false;
   if (handle->exported && !handle->claimed) NoteUnclaimed();

@@ -248,8 +248,8 @@ CUresult FreeAsync(const Calls& calls, CUdeviceptr ptr, CUstream stream) {
       region = found.region;
     }
   }
-  // cuMemFreeAsync also accepts memory from cuMemAlloc. This waits for all work and then frees the
-  // memory, which is later than requested but never too early.
+  // cuMemFreeAsync also accepts memory from cuMemAlloc. The hook of cuMemFree waits for all work
+  // and then frees the memory, which is later than requested but never too early.
   if (region != nullptr && region->pool == nullptr) return hook::cuMemFree_v2(ptr);
   // In a capture, only memory of the graph can be freed; the driver returns the error for other
   // memory.
