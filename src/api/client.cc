@@ -235,8 +235,8 @@ class Canceller {
     const uint64_t one = 1;
     if (done_) (void)!::write(done_.get(), &one, sizeof one);
   }
-  // Must be called before the operation begins, because it may fail, and an operation without this
-  // thread could not be cancelled.
+  // Must be called before the operation begins, because the start of the thread may fail, and an
+  // operation without this thread could not be cancelled.
   Status Start() {
     if (fd_ < 0) return {};
     done_.Reset(::eventfd(0, EFD_CLOEXEC));

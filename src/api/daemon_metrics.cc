@@ -109,7 +109,7 @@ std::string CodeOf(const Result<std::string>& reply) {
   return std::string(CodeName(reply ? Code::kOk : reply.error().code));
 }
 
-// Counts movers by user. Counts any program with the name of a mover.
+// Counts movers by user. Any program that has the name of a mover is counted too.
 std::map<uid_t, int> CountMovers() {
   std::map<uid_t, int> movers;
   for (const auto& name : ListDir("/proc").value_or(std::vector<std::string>())) {

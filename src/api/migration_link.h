@@ -58,7 +58,8 @@ class MigrationLink {
   bool refused_ = false;
 };
 
-// Decodes the header of a frame; returns kInvalidArgument if it is not such a message.
+// Decodes the header of a frame; returns kInvalidArgument if the header is not a message of that
+// type.
 Status ParseMessage(const migration::Frame& frame, google::protobuf::MessageLite& message);
 
 }  // namespace stasis::api

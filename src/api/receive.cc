@@ -260,7 +260,8 @@ Status MigrationReceiver::Serve() {
   for (;;) {
     auto frame = link_.channel().Receive({}, Limits(kSilence));
     if (!frame) {
-      // The other host closes the connection at the end, also after its own errors.
+      // A closed connection is the normal end: the other host closes it when it has finished, also
+      // after its own errors.
       if (frame.error().code == Code::kUnavailable) return {};
       return Fail(std::move(frame).error());
     }
