@@ -5,7 +5,8 @@
 #include "abi/cuda/driver_abi.h"
 #include "abi/cuda/driver_functions.h"
 
-// cuda.h defines some of these names as macros, so the constants are read before it is included.
+// cuda.h defines the names of some constants as macros, so the values of driver_abi.h are read
+// before cuda.h is included.
 namespace constants {
 constexpr unsigned kOurs[] = {
     stasis::cuda::CU_MEMHOSTALLOC_PORTABLE,      stasis::cuda::CU_MEMHOSTALLOC_DEVICEMAP,

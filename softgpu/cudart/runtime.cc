@@ -1,7 +1,7 @@
 // A small CUDA runtime with the parts of libcudart that tests need. Like the real one it does not
-// link the driver: at first use it opens libcuda.so.1, gets only cuGetProcAddress from dlsym, and
-// everything else from that function with the version it was built for. It works in the primary
-// context.
+// link the driver: at first use it opens libcuda.so.1, gets the address of cuGetProcAddress from
+// dlsym, and all other functions from cuGetProcAddress, in the versions that it was built for. All
+// calls work in the primary context of the current device.
 //
 // Results are cudaError_t. As in CUDA, they have the driver's numbers where the meaning is the
 // same.
@@ -71,7 +71,8 @@ Driver Load() {
   Driver driver;
   void* library = dlopen("libcuda.so.1", RTLD_NOW);
   if (library == nullptr) return driver;
-  // Version 12000 of cuGetProcAddress returns itself and all other functions.
+  // dlsym returns the old version of cuGetProcAddress. This version is used only to get the one of
+  // CUDA 12.0, which looks up all other functions.
   auto* first = reinterpret_cast<fn::cuGetProcAddress*>(dlsym(library, "cuGetProcAddress"));
   void* second = nullptr;
   if (first == nullptr || first("cuGetProcAddress", &second, 12000, 0) != CUDA_SUCCESS) {
@@ -191,8 +192,8 @@ RUNTIME_API int cudaFreeHost(void* pointer) {
   return Call([&](const Driver& d) { return d.cuMemFreeHost(pointer); });
 }
 
-// kind is cudaMemcpyHostToHost to cudaMemcpyDefault, 0 to 4. It is redundant, because addresses are
-// unified.
+// `kind` is a number from 0 (cudaMemcpyHostToHost) to 4 (cudaMemcpyDefault). It is only checked,
+// because the driver recognises host and device memory by the address.
 RUNTIME_API int cudaMemcpy(void* target, const void* source, size_t bytes, int kind) {
   if (kind < 0 || kind > 4) return Keep(kErrorInvalidMemcpyDirection);
   return Call([&](const Driver& d) { return d.cuMemcpy(Address(target), Address(source), bytes); });

@@ -1,6 +1,6 @@
 // Device addresses: one range of this process's address space, in a region where the kernel places
-// nothing by itself, so that a restore can map the same addresses again. This class only reserves
-// numbers and maps nothing.
+// nothing by itself, so that a restore can map the same addresses again. This class only records
+// which addresses are reserved. It maps nothing.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ inline constexpr uint64_t kHeaderAddress = kAddressBase - kPage;
 
 class AddressSpace {
  public:
-  // Returns 0 if there is no space. Uses `hint` if it is free. Reservations are at least a page
-  // apart, so that an access beyond the end of one faults.
+  // Reserves addresses, at `hint` if that range is free. Returns 0 if no free range is large
+  // enough. Reservations are at least a page apart, so that an access beyond the end of one faults.
   uint64_t Reserve(uint64_t size, uint64_t alignment, uint64_t hint = 0);
   // Returns false if [address, address + size) is not a reservation.
   bool Release(uint64_t address, uint64_t size);

@@ -56,9 +56,9 @@ struct SpawnArguments {
   char* stack_end;  // of the second child
 };
 
-// SAFETY: both run in a child that shares this process's memory, and never return. Sanitizers must
-// not instrument them, and they must not use the C library's exec and exit, which a sanitizer would
-// attribute to the parent.
+// SAFETY: SpawnChild and SpawnParent run in a child that shares this process's memory, and never
+// return. Sanitizers must not instrument them, and they must not use the C library's exec and exit,
+// which a sanitizer would attribute to the parent.
 __attribute__((no_sanitize("address", "thread", "undefined"))) int SpawnChild(void* raw) {
   auto* arguments = static_cast<SpawnArguments*>(raw);
   syscall(SYS_execve, arguments->argv[0], arguments->argv, arguments->environment);
@@ -136,7 +136,8 @@ bool BrokerClient::TrustFolder() {
   const uid_t user = geteuid();
   // Root may use the GPUs of any user.
   const bool owner_ok = s.st_uid == user || s.st_uid == 0 || (user == 0 && chosen_);
-  // Many users have a private group that may write to their directories.
+  // The default directory must not be writable for its group either. A directory that the user
+  // chose may be, because many users have a private group that may write to their directories.
   const mode_t writers = chosen_ ? S_IWOTH : S_IWGRP | S_IWOTH;
   if (!owner_ok || (s.st_mode & writers) != 0) {
     dprintf(2,
@@ -184,7 +185,7 @@ bool BrokerClient::Dial() {
   return true;
 }
 
-// Starts a broker. Returns true if it reported that it is ready.
+// Starts a broker. Returns true if the broker has reported that it is ready.
 bool BrokerClient::Spawn() {
   if (mkdir(directory_, 0700) != 0 && errno != EEXIST) {
     dprintf(2, "softgpu: cannot create the folder %s: %s\n", directory_, strerror(errno));
@@ -242,7 +243,8 @@ bool BrokerClient::Spawn() {
 
 CUresult BrokerClient::Connect() {
   if (connected()) return CUDA_SUCCESS;
-  // A broker may be exiting at this moment; then start another one.
+  // If the broker cannot be reached, it may be exiting at this moment, so start another one and try
+  // again.
   for (int attempt = 0; attempt < 50; ++attempt) {
     if (!TrustFolder()) return CUDA_ERROR_SYSTEM_NOT_READY;
     if (Dial()) return CUDA_SUCCESS;

@@ -8,7 +8,7 @@
 
 namespace softgpu {
 
-// Identifies a file kept by the broker. Any process with both numbers may fetch it.
+// Identifies a file kept by the broker. Any process that knows both numbers may fetch it.
 struct KeepTicket {
   uint64_t key = 0;
   uint64_t token = 0;

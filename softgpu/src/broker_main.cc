@@ -168,8 +168,8 @@ bool Broker::Claim(std::string* error) {
   return true;
 }
 
-// The broker is idle without connections and memory in use. Memory may be in use without a
-// connection, because its descriptor may be in flight between two processes.
+// The broker is idle if it has no connections and no memory is in use. Memory may be in use without
+// a connection, because its descriptor may be in flight between two processes.
 bool Broker::Idle() const {
   if (!clients_.empty()) return false;
   for (const Fd& device : devices_) {
@@ -308,7 +308,7 @@ int Main(int argc, char** argv) {
   bool ours = broker.Claim(&error);
   if (ours) error = broker.MakeDevices();
   std::string line = error.empty() ? "R" : "E" + error;
-  // If this fails, the process that started the broker has ended. Serve anyway, because other
+  // If the write fails, the process that started the broker has ended. Serve anyway, because other
   // clients may wait for the broker.
   if (write(ready.get(), line.data(), line.size()) < 0) ready.Reset();
   ready.Reset();

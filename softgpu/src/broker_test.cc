@@ -145,7 +145,8 @@ SOFTGPU_ROLE(init_as) {
   return 0;
 }
 
-// Tests with otherwise unused user ids, in a directory that they can reach.
+// These tests run as user ids that are not used otherwise, in a directory that those users can
+// reach.
 class FolderTest : public ::testing::Test {
  protected:
   static constexpr uid_t kUser = 61234, kOther = 61235;
@@ -219,7 +220,8 @@ TEST_F(BrokerTest, AnUnprivilegedUserGetsAUserNamespace) {
   bool allowed = system(
                      "setpriv --reuid 65534 --regid 65534 --clear-groups unshare -Ur true "
                      "> /dev/null 2>&1") == 0;
-  // That user may be unable to reach the test's own directories, including the build tree.
+  // An unprivileged user may be unable to reach the test's own directories, including the build
+  // tree.
   const std::filesystem::path reachable = "/tmp/softgpu-test-nobody-broker";
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() /
                        "libexec/softgpu-broker";

@@ -9,7 +9,7 @@ namespace {
 
 thread_local CUstreamCaptureMode t_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
-// Calls `f` for each stream that takes part.
+// Calls `f` for each stream that takes part in the capture.
 template <class F>
 void ForMembers(const std::shared_ptr<Capture>& capture, F f) {
   for (auto& [stream, owned] : driver().streams) {
@@ -27,7 +27,7 @@ CUresult CaptureWork(Stream* stream, bool* captured) {
     return CUDA_SUCCESS;
   }
   if (!stream->legacy) return CUDA_SUCCESS;
-  // The legacy stream would wait for the capturing one.
+  // A call on the legacy stream would wait for the stream that is being captured.
   for (Stream* other : stream->context->streams) {
     if (other->capture == nullptr || (other->flags & CU_STREAM_NON_BLOCKING)) continue;
     other->capture->valid = false;

@@ -37,7 +37,7 @@ CUresult LockProcess(uint32_t timeout_ms) {
   for (;;) {
     uint32_t seen = gate.progress.load();
     bool drained = gate.empty() && g_pending.load() == 0;
-    // If the client has died, nothing would unlock the process again.
+    // Undo the lock if the client has died, because nothing else would unlock the process.
     if (!ClientIsThere() || (!drained && timeout_ms != 0 && NowNs() >= deadline)) {
       gate.Open();  // undo the lock
       return CUDA_ERROR_NOT_READY;
@@ -59,7 +59,8 @@ bool IsZero(const char* page) {
   return true;
 }
 
-// Copies to zeroed memory. Zero pages are not touched.
+// Copies to memory that is all zero. Pages of zeros are skipped, so that the kernel need not
+// allocate them.
 void CopyPages(char* target, const char* source, uint64_t bytes) {
   for (uint64_t at = 0; at < bytes; at += kPage) {
     if (!IsZero(source + at)) memcpy(target + at, source + at, kPage);
@@ -82,7 +83,8 @@ CUresult BackUp(Memory* memory) {
 
 bool Imported(const Memory& memory) { return memory.imported_handle || memory.imported_ipc; }
 
-// Unmaps the memory at its home. Within an image the address stays reserved.
+// Unmaps the memory at its home address. If that address lies within a module image, it stays
+// reserved.
 void UnmapHome(Memory* memory) {
   if (memory->kind == MemoryKind::kModule) {
     (void)mmap(At(memory->home), memory->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
@@ -128,8 +130,8 @@ bool UsedOrdinal(int ordinal) {
   return false;
 }
 
-// Assigns a physical device to each device. If the request has pairs, they must include every
-// device in use.
+// Chooses the physical device of each of the program's devices for a restore. If the request has
+// pairs (old and new GPU), they must include every device in use.
 CUresult ChooseTargets(const CheckpointRequest& request, int* physical) {
   bool taken[kMaxDevices] = {};
   bool open[kMaxDevices] = {};

@@ -27,7 +27,7 @@ struct Context {
   std::set<Context*> peers;   // contexts whose memory it may access
 };
 
-// All of these require driver().mutex.
+// All functions below require driver().mutex.
 CUresult CurrentContext(Context** out);
 // Finds a context by its handle; null means the current one.
 CUresult FindContext(CUcontext handle, Context** out);

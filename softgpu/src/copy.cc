@@ -18,7 +18,8 @@ using Lock = std::lock_guard<std::mutex>;
 
 enum class Sort { kPageable, kPinned, kDevice };
 
-// Classifies an address. Checks that the driver knows it and that all bytes exist.
+// Classifies an address. If the driver knows the address, checks that the following `bytes` belong
+// to memory that the driver knows, too.
 CUresult Look(CUdeviceptr address, size_t bytes, bool must_be_ours, Sort* sort) {
   Lock lock(driver().mutex);
   Range* range = driver().memory.Find(address);
@@ -88,7 +89,7 @@ CUresult Copy(Side target, Side source, const Shape& shape, CUstream stream, Whe
     return SubmitAndWait(stream, copy);
   }
   if (source_sort == Sort::kPageable) {
-    // The caller may change the source after the return.
+    // Copy the source first, because the caller may change it after the return.
     size_t span = shape.SourceSpan();
     auto staged = std::make_shared<std::vector<char>>(
         reinterpret_cast<char*>(source.address), reinterpret_cast<char*>(source.address) + span);

@@ -42,7 +42,7 @@ struct Driver {
   Device devices[kMaxDevices];
   int device_count = 0;
   MemoryTable memory;
-  // All objects by handle.
+  // All objects of the program, by handle.
   std::map<Context*, std::unique_ptr<Context>> contexts;
   std::map<Stream*, std::shared_ptr<Stream>> streams;
   std::map<Event*, std::shared_ptr<Event>> events;

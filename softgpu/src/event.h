@@ -1,4 +1,5 @@
-// Events: a ticket of a stream and the time when it was reached.
+// Events. The record of an event is a work item of a stream; the event has its ticket and the time
+// when it ran.
 #pragma once
 
 #include <atomic>
@@ -10,7 +11,8 @@
 
 namespace softgpu {
 
-// A page shared by processes: the number of records of an event, and how many of them are reached.
+// A page shared by processes: how often an event was recorded, and how many of these records have
+// completed.
 struct SharedEvent {
   std::atomic<uint64_t> recorded;
   std::atomic<uint64_t> reached;

@@ -30,8 +30,9 @@ CUresult Guarded(F f) {
   }
 }
 
-// NVIDIA's lock admits calls that query or wait for work. On a busy machine these read memory that
-// a checkpoint has removed (docs/measurements/driver-lock.md). Returns true to simulate this.
+// NVIDIA's lock admits calls that query or wait for work. On a busy machine such calls read memory
+// that a checkpoint has removed (docs/measurements/driver-lock.md). Returns true if softgpu's lock
+// must admit them too.
 bool LockLeaks() {
   static const bool leaks = [] {
     const char* set = getenv("SOFTGPU_LOCK");

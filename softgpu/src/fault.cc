@@ -13,7 +13,8 @@
 namespace softgpu::fault {
 namespace {
 
-// The restore thread uses this too, so it neither allocates nor takes a lock that could stay held.
+// The restore thread uses fault injection too, so this code neither allocates nor takes a lock that
+// could stay held.
 constexpr int kMaxRules = 32;
 constexpr size_t kMaxSpec = 2048;
 

@@ -16,7 +16,7 @@ class Gate {
   void Close() { closed_.store(1); }
   void Open();
   bool empty() const { return inside_.load() == 0; }
-  // Changes whenever a call leaves a closed gate, and whenever work finishes.
+  // A futex word that changes whenever a call leaves a closed gate, and whenever work finishes.
   std::atomic<uint32_t> progress{0};
   void Progress() {
     progress.fetch_add(1);

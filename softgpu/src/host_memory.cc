@@ -36,8 +36,8 @@ void Put(void* data, T value) {
   memcpy(data, &value, sizeof(T));  // NOLINT(bugprone-sizeof-expression): a pointer is meant
 }
 
-// `range` is null for an unknown pointer. Some attributes, such as MEMORY_TYPE, are then an error,
-// and the others are zero or invalid.
+// `range` is null for an unknown pointer. For such a pointer, some attributes (for example
+// MEMORY_TYPE) give an error, and the others give zero or an invalid value.
 CUresult Answer(CUpointer_attribute attribute, CUdeviceptr ptr, const Range* range, void* data) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -215,7 +215,8 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
   return Answer(attribute, ptr, range, data);
 }
 
-// Unlike cuPointerGetAttribute it also accepts unknown pointers, whose attributes are null.
+// Unlike cuPointerGetAttribute, this function also accepts unknown pointers, whose attributes are
+// null.
 CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** data,
                                 CUdeviceptr ptr) {
   Lock lock(driver().mutex);

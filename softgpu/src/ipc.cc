@@ -46,7 +46,7 @@ IpcHandle Read(const T& handle) {
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr ptr) {
   Lock lock(driver().mutex);
   Range* range = driver().memory.Find(ptr);
-  // Memory from cuMemCreate or a pool, and imported memory, cannot be shared this way.
+  // Memory from cuMemCreate or a pool, and imported memory, cannot be shared by legacy IPC handles.
   if (handle == nullptr || range == nullptr || range->kind != RangeKind::kDevice) {
     return CUDA_ERROR_INVALID_VALUE;
   }

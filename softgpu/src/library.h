@@ -13,7 +13,8 @@ namespace softgpu {
 
 struct Library;
 
-// Its address is the CUkernel, which launches accept as a CUfunction.
+// A kernel of a library. The address of this structure is the CUkernel, which launches accept as a
+// CUfunction.
 struct LibraryKernel {
   Library* library = nullptr;
   std::string name;

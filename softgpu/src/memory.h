@@ -54,7 +54,8 @@ struct Range {
   Context* context = nullptr;
   Pool* pool = nullptr;
   bool freed = false;  // the stream-ordered free was submitted but has not run yet
-  // For kMapped: access given by cuMemSetAccess, one bit per ordinal, and the maximum of all.
+  // For kMapped: the devices with read and with write access (cuMemSetAccess; bit n is device n),
+  // and the protection of the mapping, which is the most permissive access of any device.
   uint32_t readers = 0, writers = 0;
   int protection = 0;
   uint64_t buffer_id = 0;

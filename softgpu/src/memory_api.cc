@@ -14,7 +14,7 @@ using Lock = std::lock_guard<std::mutex>;
 
 namespace {
 
-// Takes unused memory of the pool, or allocates.
+// Takes unused memory of the same size from the pool, or allocates new memory.
 CUresult AllocateIn(Pool* pool, size_t bytes, CUdeviceptr* out) {
   const size_t whole = RoundUp(bytes, kPage);
   if (whole < bytes) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -50,7 +50,7 @@ CUresult Allocate(Context* context, RangeKind kind, size_t bytes, CUdeviceptr* o
   if (bytes == 0 || out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (pool != nullptr) return AllocateIn(pool, bytes, out);
   Memory* memory = nullptr;
-  // The broker keeps the file, because cuIpcGetMemHandle may be called for it.
+  // The broker keeps the file, because cuIpcGetMemHandle may be called for this memory.
   CUresult r = driver().memory.Create(MemoryKind::kPlain, context->ordinal, bytes,
                                       kind == RangeKind::kDevice, &memory);
   if (r != CUDA_SUCCESS) return r;

@@ -81,7 +81,7 @@ Span GlobalPages(const char* image) {
   return all;
 }
 
-// Returns the image's exported variables within those pages.
+// Returns the image's exported variables within `pages`.
 std::vector<Global> ReadGlobals(const link_map* map, const Span& pages) {
   const Elf64_Sym* symbols = nullptr;
   const char* names = nullptr;

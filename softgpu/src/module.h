@@ -14,7 +14,7 @@ struct Context;
 struct Memory;
 struct Module;
 
-// Its address serves as CUfunction and CUkernel.
+// A kernel of a module. The address of this structure serves as CUfunction and CUkernel.
 struct Function {
   Module* module = nullptr;
   const Kernel* kernel = nullptr;
@@ -30,7 +30,7 @@ struct Global {
   uint64_t bytes = 0;
 };
 
-// A context's copy of an image. Its address serves as CUmodule and CUlibrary.
+// A context's copy of an image. The address of this structure serves as CUmodule and CUlibrary.
 struct Module {
   Context* context = nullptr;
   void* library = nullptr;  // handle of dlopen
@@ -42,7 +42,7 @@ struct Module {
   ~Module();
 };
 
-// All of these require driver().mutex.
+// All functions below require driver().mutex.
 Function* FindFunction(CUfunction handle);
 void UnloadModules(Context* context);
 

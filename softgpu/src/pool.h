@@ -28,7 +28,7 @@ struct Pool {
 void TrimPool(Pool* pool, uint64_t keep);
 // Called after a synchronisation of the program: trims every pool to its threshold.
 void TrimPools();
-// Called at the end of the device's last context.
+// Called when the last context on the device has ended: frees the memory of the device's pools.
 void EndPools(int ordinal);
 
 }  // namespace softgpu

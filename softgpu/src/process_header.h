@@ -24,7 +24,7 @@ struct ProcessHeader {
   int32_t pid;                 // both in the process's own pid namespace
   int32_t restore_thread;
   // Both ends of both pipes are open in the process; a client opens them through /proc/PID/fd. Only
-  // the process with the flock on the request pipe may send requests.
+  // the process that holds the flock on the request pipe may send requests.
   int32_t request_read, request_write;
   int32_t reply_read, reply_write;
 };

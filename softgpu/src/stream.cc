@@ -52,7 +52,7 @@ void Stream::Work(const std::shared_ptr<Queue>& queue, const std::shared_ptr<Tim
 bool Stream::StartThread() {
   if (queue_ != nullptr) return true;
   auto queue = std::make_shared<Queue>();
-  // SAFETY: signals of the program must be handled by its own threads.
+  // SAFETY: the program's signals must be handled by the program's own threads, not by this one.
   BlockSignals block;
   try {
     std::thread(Work, queue, timeline).detach();

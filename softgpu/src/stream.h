@@ -1,4 +1,5 @@
-// Streams: each has a queue and a thread. Tickets on timelines order the work.
+// Streams: each has a queue and a thread. The timeline of a stream counts its work items, and a
+// ticket identifies one of them.
 #pragma once
 
 #include <condition_variable>
@@ -16,7 +17,8 @@ namespace softgpu {
 struct Context;
 struct Graph;
 
-// The progress of a stream. Tickets start at 1.
+// Counts the submitted and the completed work items of a stream. A ticket is the number of a work
+// item, from 1.
 class Timeline {
  public:
   uint64_t Submit() { return ++submitted_; }
@@ -63,12 +65,12 @@ struct Stream : std::enable_shared_from_this<Stream> {
   std::shared_ptr<Capture> capture;
 
   ~Stream();
-  // The next three require driver().mutex. StartThread starts the thread of the stream; it returns
-  // false if no more threads can be started.
+  // The next three functions require driver().mutex. StartThread starts the thread of the stream;
+  // it returns false if no more threads can be started.
   bool StartThread();
   // Call after StartThread(). `after` lists work that must finish first.
   Ticket Enqueue(std::function<void()> work, std::vector<Ticket> after);
-  // Makes the thread exit when all submitted work has run. Does not wait for it.
+  // Makes the thread exit when all submitted work has run. Does not wait for the exit.
   void Close();
 
  private:
@@ -96,10 +98,11 @@ bool OnStreamThread();
 // Resolves a stream handle for the current context. Requires driver().mutex.
 CUresult ResolveStream(CUstream handle, Stream** out);
 
-// Submits work to a stream in the order that the stream's kind requires. While the stream is being
-// captured, only counts a node, and `*ticket` gets no timeline. `ticket` may be null.
+// Submits work to a stream in the order that the stream's kind requires. If the stream is being
+// captured, only increments the graph's node count and leaves `*ticket` unchanged. `ticket` may be
+// null.
 CUresult Submit(CUstream handle, std::function<void()> work, Ticket* ticket = nullptr);
-// Submits work and waits for it; fails for a capturing stream.
+// Submits work and waits for it; returns an error if the stream is being captured.
 CUresult SubmitAndWait(CUstream handle, std::function<void()> work);
 
 // Returns tickets for all work submitted to the context so far. Requires driver().mutex.

@@ -213,8 +213,8 @@ std::shared_ptr<Event> FindEvent(CUevent handle) {
   return it == driver().events.end() ? nullptr : it->second;
 }
 
-// Returns true if the last record of an interprocess event, possibly by another process, is
-// reached.
+// Returns true if the last record of an interprocess event has completed. Another process may have
+// recorded the event.
 bool SharedReached(const SharedEvent* shared) {
   return shared->reached.load() >= shared->recorded.load();
 }

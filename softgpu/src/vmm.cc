@@ -24,7 +24,7 @@ CUresult CheckProperties(const CUmemAllocationProp* prop) {
     return CUDA_ERROR_INVALID_DEVICE;
   }
   int known = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  // Allocation with this type is supported, export is not.
+  // Memory of this handle type can be allocated but not exported.
   if (getenv("SOFTGPU_FABRIC") != nullptr) known |= CU_MEM_HANDLE_TYPE_FABRIC;
   if ((prop->requestedHandleTypes & ~known) != 0) return CUDA_ERROR_NOT_SUPPORTED;
   if (prop->allocFlags.compressionType != 0 || prop->allocFlags.usage != 0) {

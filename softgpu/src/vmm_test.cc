@@ -139,8 +139,8 @@ TEST_F(VmmTest, ImportedMemoryCannotBeExportedAgain) {
   unsigned seen = 0;
   ASSERT_OK(cuMemcpyDtoH_v2(&seen, at, 4));
   EXPECT_EQ(seen, 77u);
-  // This process frees the memory while the other one still maps it. When the other one has ended,
-  // only a descriptor keeps it.
+  // This process frees the memory while the other one still maps it. When the other process has
+  // ended, only a descriptor keeps the memory.
   ASSERT_OK(cuMemUnmap(at, kSize));
   ASSERT_OK(cuMemRelease(handle));
   importer.Say("");

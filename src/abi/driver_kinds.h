@@ -22,11 +22,11 @@ struct DriverKind {
 };
 
 inline constexpr DriverKind kDriverKinds[] = {
-    // Device files: 0 (the directory itself, open in every process that called cuInit), 0/#4711
-    // (memory).
+    // Names of device files: 0 (the directory itself, which every process has open that called
+    // cuInit) and 0/#4711 (a file of device memory).
     {"softgpu", "softgpuVersion", "/softgpu/", "SOFTGPU_", "softgpu-broker",
      "lib/softgpu/block_hashes.softgpu.so", false, false},
-    // Device files: nvidia0, nvidiactl, nvidia-uvm, nvidia-uvm-tools, nvidia-modeset,
+    // Names of device files: nvidia0, nvidiactl, nvidia-uvm, nvidia-uvm-tools, nvidia-modeset,
     // nvidia-caps/…, nvidia-caps-imex-channels/…
     {"nvidia", nullptr, "/dev/nvidia", "", "", "", true, true},
 };

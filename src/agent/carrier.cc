@@ -83,7 +83,8 @@ uint32_t ExportRunning(uint32_t first, uint32_t most, agent_protocol::Range* ran
     return true;
   };
   for (Region* region : g_regions) {
-    // A suspend releases unused memory of pools first, and the list must have the same order.
+    // Skip unused memory of pools: a suspend releases it before it lists the memory, and this list
+    // must have the same order as the list of the suspend.
     if (region->pool != nullptr && region->blocks.size() == 0) continue;
     if (!add({region, nullptr})) return exported;
   }

@@ -9,7 +9,7 @@
 namespace stasis::agent {
 
 // Lists all memory that is to be saved; indexes are valid until the next call. Returns false if
-// there is no memory for the list.
+// host memory for the list cannot be allocated.
 bool ListCarried();
 uint32_t CarriedCount();
 agent_protocol::Range DescribeCarried(uint32_t index);
@@ -22,8 +22,8 @@ uint32_t ExportRunning(uint32_t first, uint32_t most, agent_protocol::Range* ran
 CUresult ExportCarried(uint32_t index, int* fd);
 // Keeps a descriptor of the item's memory, so that the memory survives a release.
 CUresult HoldCarried(uint32_t index);
-// Records the GPU on which the item's device continues after the resume. ApplyMoves applies the
-// records when all memory is mapped.
+// Records that the item's device is another GPU after the resume. ApplyMoves applies these records
+// when all memory is mapped.
 void MoveCarried(uint32_t index, const agent_protocol::Uuid& gpu);
 void ApplyMoves();
 // Closes the held descriptors of released memory. From then on only other processes keep the memory
@@ -35,7 +35,7 @@ CUresult ReleaseCarried(uint32_t index, bool hold);
 // Maps all held memory again. Stops at the first error.
 CUresult TakeBackCarried();
 // Maps the memory behind `fd`, which stays the caller's, at the item's addresses. After an error
-// the item is still released.
+// the item is not mapped, as before the call.
 CUresult MapCarried(uint32_t index, int fd);
 // Copies imported memory into new memory of this process, which takes its place. After an error the
 // item is unchanged, unless the driver cannot map it again. Then it is unmapped, and its descriptor
@@ -55,7 +55,8 @@ bool KeptAreIntact();
 // Returns true if memory that a resume imported is mapped. May be called in any state of the gate.
 bool ImportedAreMapped();
 
-// Fills in the account of the memory. May be called in any state of the gate.
+// Fills in the numbers and sizes of the ranges, for each device and in total. May be called in any
+// state of the gate.
 void CountCarried(agent_protocol::HelloReply* reply);
 
 }  // namespace stasis::agent

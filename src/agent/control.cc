@@ -72,8 +72,8 @@ void* Control(void*) {
   gate::Exempt exempt;
   gate::Prepare();
   for (;;) {
-    // Importers may have been told to wait until the gate opens. Several code paths open it, so
-    // this is checked here.
+    // Importers may have been told to wait until the gate opens. Several code paths open the gate,
+    // so this loop checks whether it is open.
     if (!gate::IsClosed()) AnswerIpcWaiters();
     pollfd items[2] = {{g_inside.fd, POLLIN, 0}, {ClientSocket(), POLLIN, 0}};
     int ready = poll(items, 2, ReopenIsDue() ? kReopenAgainMs : -1);
@@ -104,10 +104,10 @@ Mutex* const kTableMutexes[] = {&g_ipc_server_mutex, &g_ipc_answers_mutex, &g_me
 // a signal handler forks in the middle of a fork.
 __thread uint32_t t_forks __attribute__((tls_model("initial-exec"))) = 0;
 
-// Called before a fork: takes the mutexes of all tables, so that the child finds the tables whole.
-// Other threads hold them only briefly, except while memory is exported to another process. The
-// wait is bounded, because a signal handler may fork while its own thread holds one of these
-// mutexes.
+// Called before a fork: takes the mutexes of all tables, so that the child finds the tables in a
+// consistent state. Other threads hold these mutexes only briefly, except while memory is exported
+// to another process. The wait is bounded, because a signal handler may fork while its own thread
+// holds one of these mutexes.
 void BeforeFork() {
   constexpr int64_t kLongestNs = 1000000000;
   if (t_forks++ != 0) return;
@@ -187,8 +187,8 @@ void EnsureControl() {
   uint32_t no = 0;
   if (!g_started.compare_exchange_strong(no, 1)) return;  // another thread starts it
   int before = errno;
-  // Lets forked children keep the driver's files open, if they use these without CUDA (NVML, for
-  // example).
+  // Lets forked children keep the driver's files open, for programs that use these files without
+  // CUDA (through NVML, for example).
   g_children_keep_files.store(getenv("STASIS_FORK_KEEPS_GPU_FILES") != nullptr);
   static bool registered = false;  // handlers are inherited by children
   // The handlers are registered now rather than at program start, because BeforeFork must run

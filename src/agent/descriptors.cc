@@ -20,7 +20,8 @@ uint64_t NewMark() {
   return (uint64_t(NowNs()) + 7919 * (count.fetch_add(1) + 1)) % 900000000 + 100000000;
 }
 
-// Returns 0 if the descriptor is not open.
+// Returns a number that identifies the file behind the descriptor, or 0 if the descriptor is not
+// open.
 uint64_t Identity(int fd) {
   struct stat s;
   if (syscall(SYS_fstat, fd, &s) != 0) return 0;

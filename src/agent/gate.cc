@@ -19,20 +19,22 @@ alignas(64) std::atomic<uint32_t> g_word{0};
 
 namespace {
 
-// The number of calls that may still pass the shut gate.
+// The number of tickets: calls that may still pass the closed gate.
 std::atomic<uint32_t> g_tickets{0};
 
 constexpr size_t kChunk = 64 * 1024;
 std::atomic<Slot*> g_slots{nullptr};
-// Shared by all threads for which no slot could be allocated. It is in no list, so closing does not
-// see their calls. A blocker is noted, and from then on only the driver saves the program.
+// Shared by all threads for which no slot could be allocated. It is in no list, so a close does not
+// wait for their calls. A blocker is therefore noted, and from then on only the driver's checkpoint
+// can save the program's GPU state.
 Slot g_last_resort;
 
 // Frees the thread's slot for the next thread that needs one. If the thread makes another call
-// later, in a destructor, it takes a new slot.
+// after that, in a destructor, it takes a new slot.
 void ThreadEnds(void* slot) {
   t_thread.slot = nullptr;
-  // A thread that was cancelled or exits within a call never leaves the call.
+  // A thread that is cancelled or exits within a call does not leave the gate by itself, so clear
+  // its announcements here.
   t_thread.depth = 0;
   static_cast<Slot*>(slot)->inside.store(0, std::memory_order_release);
   static_cast<Slot*>(slot)->asking.store(0, std::memory_order_release);
@@ -107,8 +109,8 @@ Slot* Register() {
   Slot* slot = TakeFree();
   if (slot == nullptr) slot = AddChunk();
   t_thread.slot = slot;
-  // Note the blocker before the first announcement, because a close reads the blockers after it has
-  // waited for the calls inside.
+  // Note the blocker before the thread announces its first call, because a close reads the blockers
+  // after it has waited for the calls inside.
   if (slot == &g_last_resort) {
     NoteUnseenThread();
   } else if (__cxa_thread_atexit_impl != nullptr) {
@@ -136,8 +138,9 @@ Closing Stop(uint32_t stop, Word word, int64_t deadline_ns) {
   return Closing::kClosed;
 }
 
-// The caller's `inside` must be set. LetThrough takes the tickets back before Close loads every
-// `inside`, and so Close sees every call that got a ticket.
+// Takes one ticket, if any is left. The caller's `inside` must be set. LetThrough takes the
+// remaining tickets back before Close loads every `inside`, and so Close sees every call that got a
+// ticket.
 bool TakeTicket() {
   uint32_t left = g_tickets.load(std::memory_order_seq_cst);
   while (left != 0) {
@@ -205,8 +208,8 @@ Closing Close(int64_t deadline_ns) {
 Closing Seal(int64_t deadline_ns) { return Stop(kSealed, &Slot::asking, deadline_ns); }
 
 uint32_t LetThrough(uint32_t calls, int64_t deadline_ns) {
-  // This is cleared first, because a thread that finds the gate sealed may assume that all work is
-  // done.
+  // kSealed is cleared first, because a thread that finds the gate sealed may assume that all work
+  // has finished.
   g_word.fetch_and(~kSealed, std::memory_order_seq_cst);
   g_tickets.store(calls, std::memory_order_seq_cst);
   // A thread that has just found no ticket waits on the old value; changing the word makes that
@@ -237,8 +240,8 @@ void ResetAfterFork() {
   }
   g_tickets.store(0);
   g_word.fetch_and(~(kShut | kSealed));
-  // The reset of the blockers in the child also removed the one that this thread has noted because
-  // it has no slot of its own. Note it again.
+  // The reset of the blockers in the child also removed the blocker of this thread, which has no
+  // slot of its own. Note that blocker again.
   if (t_thread.slot == &g_last_resort) NoteUnseenThread();
 }
 

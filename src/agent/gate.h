@@ -7,15 +7,15 @@
 // driver's checkpoint takes away.
 //
 // Two words suffice. A thread announces itself (its own `inside`) and then loads the gate's word;
-// the closer shuts the gate and then loads every `inside`. If both store before they load, at least
-// one of the two sees the other.
+// the closer closes the gate and then loads every `inside`. If both store before they load, at
+// least one of the two sees the other.
 //
 // A processor keeps that order only across a barrier. A barrier in each call would wait for all
 // earlier stores of the thread: after a launch also for the doorbell, which crosses PCIe (0.1 us a
 // launch). So the closer pays for both sides: between its store and its loads, membarrier() makes
 // every thread of the process pass a full barrier. A thread that loaded the word
 //   before its barrier  had announced itself even earlier, so the closer sees the announcement;
-//   after its barrier   sees the gate shut, because it was shut before membarrier() began.
+//   after its barrier   sees the gate closed, because it was closed before membarrier() began.
 // Without membarrier in the kernel, kFence in g_word sends every call to EnterSlowly, which has its
 // own barrier.
 #pragma once
@@ -41,7 +41,8 @@ struct Thread {
   uint32_t depth;
 };
 
-// Initial-exec, since the library is loaded at the start: no call is needed to find it.
+// The TLS model is initial-exec, which is possible because the library is loaded at program start.
+// The variable is then accessed without a function call.
 extern __thread Thread t_thread __attribute__((tls_model("initial-exec")));
 
 constexpr uint32_t kShut = 1;    // no call may become inside
@@ -52,7 +53,7 @@ extern std::atomic<uint32_t> g_word;
 
 using Word = std::atomic<uint32_t> Slot::*;
 
-// The slow path: the first call of a thread, a shut gate, or no membarrier.
+// The slow path: the first call of a thread, a closed gate, or no membarrier.
 void EnterSlowly(Thread* thread, Word word, uint32_t stop);
 
 template <Word kWord, uint32_t kStop>
@@ -116,23 +117,24 @@ class TryAsk {
   bool inside_;
 };
 
-// Registers the process for membarrier. Without it the first Close takes a few ms longer. Safe to
-// call from any thread.
+// Registers the process for membarrier. Without this call, the first Close registers the process
+// and takes a few ms longer. Safe to call from any thread.
 void Prepare();
 
 enum class Closing {
   kClosed,
-  kDeadline,   // a call did not end; the gate stays shut: call Close again, or Open
+  kDeadline,   // a call did not end; the gate stays closed: call Close again, or Open
   kNoBarrier,  // the kernel now refuses membarrier (a new seccomp filter); the gate is open
 };
-// Shuts the gate and waits until no call is inside, or until `deadline_ns` (NowNs() time). Only the
-// control thread may close, seal and open.
+// Closes the gate and waits until no call is inside, or until `deadline_ns` (NowNs() time). Only
+// the control thread may close, seal and open.
 Closing Close(int64_t deadline_ns);
-// Does the same for asking calls. The gate must be closed and the work done.
+// Blocks new asking calls and waits until none is in progress, or until `deadline_ns`. The gate
+// must be closed, and all submitted work must have finished.
 Closing Seal(int64_t deadline_ns);
-// Lets up to `calls` calls pass the shut gate until `deadline_ns`, from any threads, and all asking
-// calls. Returns how many calls passed. Afterwards the gate is shut as before, and Close waits for
-// the calls that passed.
+// Lets up to `calls` calls pass the closed gate until `deadline_ns`, from any threads, and all
+// asking calls. Returns how many calls passed. Afterwards the gate is closed again, and Close waits
+// for the calls that passed.
 uint32_t LetThrough(uint32_t calls, int64_t deadline_ns);
 void Open();
 bool IsClosed();

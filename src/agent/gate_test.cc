@@ -25,7 +25,7 @@ namespace {
 
 int64_t In(int64_t ms) { return NowNs() + ms * 1000000; }
 
-// While the gate is closed, its holder may write the shared data without a lock.
+// While the gate is closed, the thread that closed it may write the shared data without a lock.
 TEST(Gate, NoCallIsInsideWhileItIsClosed) {
   constexpr int kThreads = 16;
   uint64_t plain = 0;  // written by threads inside (by one at a time) and by the closer
@@ -155,7 +155,7 @@ TEST(GateDeathTest, StaysOpenIfMembarrierFailsLater) {
   EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
 }
 
-// Without a slot a thread cannot announce its calls, so a close cannot wait for them.
+// A thread without a slot cannot announce its calls, so a close cannot wait for them.
 TEST(GateDeathTest, AThreadWithoutMemoryForASlotIsABlocker) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   auto run = [] {
@@ -283,8 +283,8 @@ TEST(Gate, UnusedTicketsExpire) {
   gate::Open();
 }
 
-// Tickets of the parent are not valid in a forked child: its gate is open, and once shut it has no
-// tickets.
+// A forked child does not inherit tickets (calls that may still pass a closed gate). Its gate is
+// open, and after the child closes it, no call passes.
 TEST(Gate, AForkedChildInheritsNoTickets) {
   ASSERT_EQ(gate::Close(In(20000)), gate::Closing::kClosed);
   std::atomic<bool> done{false};

@@ -11,7 +11,7 @@ extern "C" stasis::agent_protocol::AgentHeader stasis_agent_header;
 namespace stasis::agent {
 
 // Sets the bits `mask` of agent_protocol::HeaderMemory to `bits`. Safe to call from any thread:
-// several threads maintain bits there.
+// several threads change bits of the header.
 inline void NoteInHeader(uint32_t mask, uint32_t bits) {
   uint32_t* memory = &stasis_agent_header.memory;
   uint32_t before = __atomic_load_n(memory, __ATOMIC_RELAXED);

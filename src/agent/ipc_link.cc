@@ -140,8 +140,8 @@ int ConnectIpc(const IpcPlace& place, const char** why) {
   }
   ucred peer{};
   size = sizeof(peer);
-  // The name came from outside, so this checks that the listening process has the pid in the handle
-  // and the same user.
+  // The handle may come from any process, so check that the listening process has the pid in the
+  // handle and belongs to the same user.
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid != place.pid ||
       (peer.uid != geteuid() && geteuid() != 0)) {
     *why = "a different process, or a process of another user, is listening at its address";
@@ -156,7 +156,7 @@ void WakeIpc(const agent_protocol::Uuid& name) {
   socklen_t size = AddressOf(name, &address);
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return;
-  // If its queue is full, the thread is awake already.
+  // If the connection queue of the listener is full, the thread is awake already.
   (void)!connect(fd, reinterpret_cast<sockaddr*>(&address), size);
   close(fd);
 }

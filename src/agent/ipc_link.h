@@ -26,13 +26,13 @@ inline bool SameName(const agent_protocol::Uuid& a, const agent_protocol::Uuid& 
 // Returns the name of this process, which the first call creates, or null if the kernel returns no
 // random bytes.
 const agent_protocol::Uuid* OwnIpcName();
-// Makes a new name. Needed when a copy of this process listens at the old name.
+// Makes a new name for this process. Call it when a copy of this process listens at the old name.
 void RenewIpcName();
 void ResetIpcNameAfterFork();
 // Returns true if this process has a name already.
 bool HasIpcName();
 
-// Returns a socket that listens at that name in this pid namespace, or -1 with errno set.
+// Returns a socket that listens at `name` in this pid namespace, or -1 with errno set.
 int ListenAt(const agent_protocol::Uuid& name);
 // Returns the next connection, with the peer's pid in *pid. Returns -1 if there is none, or if the
 // peer was rejected, because it belongs to another user or has no pid in this pid namespace.
@@ -43,7 +43,8 @@ int ConnectIpc(const IpcPlace& place, const char** why);
 // Wakes the thread that listens at `name` by connecting to it.
 void WakeIpc(const agent_protocol::Uuid& name);
 
-// Names of the listening thread: while it listens, and while its program's memory is away.
+// Names of the listening thread: kIpcThreadName while it listens, kIpcAwayName while the memory of
+// its program is away.
 inline constexpr char kIpcThreadName[] = "stasis-ipc";
 inline constexpr char kIpcAwayName[] = "stasis-ipc-away";
 // Returns true if the program at `place` is suspended: its agent is not listening, but will listen

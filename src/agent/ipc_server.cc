@@ -63,8 +63,8 @@ bool Listen() {
   const agent_protocol::Uuid* name = OwnIpcName();
   int fd = name != nullptr ? ListenAt(*name) : -1;
   if (fd < 0 && name != nullptr && errno == EADDRINUSE) {
-    // A copy of this process is running, for example after a dump with --leave-running and a
-    // restore.
+    // The address is in use by a copy of this process, for example after a dump with
+    // --leave-running and a restore.
     dprintf(2,
             "stasis: the handles of GPU memory that process %d has shared (CUDA IPC) can no longer "
             "be opened: another copy of the process is listening at their address\n",
@@ -109,7 +109,7 @@ void Enter(Peer* peer, const IpcUser& user) {
 // Handles the end of a connection. The caller holds the mutex.
 void End(Peer* peer) {
   peer->socket.Close();
-  // The memory of a peer that is away is kept until it asks again.
+  // The memory of a suspended peer is kept until the peer asks for it again.
   const bool owed = peer->user.region != 0 && peer->away &&
                     g_owed.Push(peer->user);  // Admit has reserved the room
   if (!owed) Leave(peer->user);
@@ -164,7 +164,8 @@ bool Serve(Peer* peer) {
     if (const uint64_t event = packet.ipc_request.piece; event != 0) {
       return AnswerWhenReached(peer->socket, event);
     }
-    // After it has opened the gate, the control thread answers waiting peers, under the mutex.
+    // The peer waits for its answer. The control thread answers waiting peers after it has opened
+    // the gate, and holds the mutex meanwhile.
     if (!gate::IsClosed()) return AnswerReady(peer);
     peer->waits = true;
     return true;
@@ -197,7 +198,7 @@ void CloseAll() {
   g_peers.Clear();
 }
 
-// Admits the next connection. Returns false if one waits but cannot be admitted now.
+// Admits the next connection. Returns false if a connection is waiting but cannot be admitted now.
 bool Admit() {
   int32_t pid = 0;
   int fd = AdmitIpc(g_listener.fd, &pid);
@@ -230,8 +231,9 @@ void* Run(void*) {
     SetService(kTrying);
     if (g_wanted.load() == kOff) continue;  // PauseIpc may still have seen kOff
     items.Clear();
-    // The program may have closed the listener together with all other descriptors. ListenForIpc
-    // reports a failure, and the thread tries again: after a suspend no call asks for it.
+    // The program may have closed the listener together with all other descriptors. If the thread
+    // cannot listen again, ListenForIpc reports the failure, and the thread retries by itself,
+    // because after a suspend the program makes no call that would start a retry.
     if ((!g_listener.Holds() && !Listen()) || !items.Reserve(g_peers.size() + 1)) {
       g_failures.fetch_add(1);
       SetService(kTrying);
@@ -243,7 +245,7 @@ void* Run(void*) {
     items.Push({g_listener.fd, POLLIN, 0});
     for (const Peer& peer : g_peers) items.Push({peer.socket.fd, POLLIN, 0});
     const int ready = poll(items.begin(), items.size(), kLookMs);
-    // No event reports the end of a process that is away.
+    // Look for suspended importers that have ended, because no event reports their end.
     if (ready == 0 && !gate::IsClosed() && HasOwed()) ForgetEnded();
     if (ready <= 0 || g_wanted.load() == kOff) continue;
     MayShare();
@@ -262,8 +264,8 @@ void* Run(void*) {
       }
     }
     MaySharePassed();
-    // Without a free descriptor the connection stays pending, and poll would report it again at
-    // once.
+    // If the connection cannot be admitted for lack of a descriptor, it stays pending and poll
+    // would report it again at once, so wait a moment.
     if (items[0].revents != 0 && g_listener.Holds() && !Admit()) {
       FutexWait(&g_wanted, kOn, kAdmitAgainNs);
     }

@@ -24,19 +24,19 @@ bool ListenForIpc();
 
 // Called before the memory is released: ends all connections and stops listening.
 void PauseIpc();
-// Called after the memory is mapped again: listens if it did before.
+// Called after the memory is mapped again: listens again if it listened before the suspend.
 void ResumeIpc();
 // Called after the gate has opened: tells waiting importers to ask again, and frees memory that was
 // kept for processes which have ended.
 void AnswerIpcWaiters();
 
-// An importer, and one handle that it has open.
+// One handle that another process (an importer) has open.
 struct IpcUser {
   agent_protocol::Uuid name;
   int32_t pid;
   uint64_t region;
 };
-// Lists the importers. Returns false if there is no memory for the list.
+// Lists the importers. Returns false if host memory for the list cannot be allocated.
 bool ListIpcUsers(Vector<IpcUser>* out);
 // Returns true if there are importers. An importer that has just disconnected may still be counted.
 bool HasIpcUsers();

@@ -43,7 +43,8 @@ Tables TablesOf(const dl_phdr_info* info) {
     auto* dynamic =
         reinterpret_cast<const ElfW(Dyn)*>(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
     for (; dynamic->d_tag != DT_NULL; ++dynamic) {
-      // glibc's loader has relocated these to addresses; in other loaders they are offsets.
+      // glibc's loader has replaced the offsets in the dynamic section by addresses; other loaders
+      // leave them unchanged.
       uintptr_t at = dynamic->d_un.d_ptr;
       if (at < info->dlpi_addr) at += info->dlpi_addr;
       if (dynamic->d_tag == DT_SYMTAB) tables.symbols = reinterpret_cast<const ElfW(Sym)*>(at);

@@ -42,7 +42,8 @@ bool g_lower_floor = false;
 uint32_t g_next_to_map = 0;
 uint64_t g_suspends = 0;
 
-// A reader of the header must never find the memory present while it is away.
+// Updates the bits about memory in the header. A reader of the header must never find the memory
+// present while it is away.
 void NoteMemory(uint32_t more = 0) {
   uint32_t memory = more;
   if (g_state == State::kReleased) memory |= agent_protocol::kMemoryAway;
@@ -117,7 +118,8 @@ void ReopenAlone() {
 
 namespace {
 
-// All of the process's own memory is mapped again, and importers may ask for it.
+// Called when all of the process's own memory is mapped again. From now on importers may ask for
+// it.
 void BecomeMapped() {
   g_state = State::kMapped;
   ResumeIpc();
@@ -139,14 +141,14 @@ bool DescriptorsFit(char* text, size_t size) {
   return false;
 }
 
-// Leaves kShut, in which all memory is still mapped.
+// Leaves the state kShut and opens the gate. All memory is still mapped in that state.
 void ReopenShut() {
   g_state = State::kOpen;
   gate::Open();
 }
 
-// Waits behind the shut gate until the program is quiesced, and answers. At `deadline` the gate
-// opens again, unless the client continues in steps.
+// Waits behind the closed gate until the program is quiescent, and answers the client. At
+// `deadline` the gate opens again, unless the client continues in steps.
 void Quiesce(int64_t deadline, bool in_steps) {
   g_state = State::kShut;
   const Unrest unrest = AwaitRest(deadline);
@@ -193,8 +195,8 @@ void OnClose(const agent_protocol::CloseRequest& request) {
   Quiesce(deadline, in_steps);
 }
 
-// The program's work may wait for work that another program has yet to submit, and so on. In steps,
-// each program continues a little until no work waits.
+// The program's work may wait for work that another program has not submitted yet. So the client
+// lets each program make a few more calls, step by step, until no work waits for another program.
 void OnRest(const agent_protocol::RestRequest& request) {
   if (g_state != State::kClosed && g_state != State::kShut) return AnswerWrongState("rest");
   const int64_t deadline = NowNs() + int64_t(request.timeout_ms) * 1000000;
@@ -386,8 +388,8 @@ void EndClient() {
   if (g_state != State::kReleased) return;
   AbandonMap();
   if (!g_holding) return;
-  // This blocks while the driver has the process locked. After an error the state is unchanged, and
-  // the next client may map its copy of the memory.
+  // Mapping the memory blocks while the driver has the process locked. After an error the state is
+  // unchanged, and the next client may map its copy of the memory.
   if (TakeBackCarried() != CUDA_SUCCESS) return;
   g_holding = false;
   BecomeMapped();

@@ -1,4 +1,4 @@
-// Quiesces a program: shuts its gate, and waits until all submitted work has finished and no call
+// Quiesces a program: closes its gate, and waits until all submitted work has finished and no call
 // waits for it. The work may depend on work that another program has not submitted yet. In that
 // case the two gates alternately admit a few calls until nothing is pending
 // (gpu_state/close_gates.h).
@@ -12,7 +12,7 @@
 
 namespace stasis::agent {
 
-// Shuts the gate while no stream is being captured, since a capture continues only through an open
+// Closes the gate while no stream is being captured, since a capture continues only through an open
 // gate. Returns false, with the gate open, if a capture was still open at `deadline_ns` (NowNs()
 // time).
 bool ShutBetweenCaptures(int64_t deadline_ns);
@@ -20,14 +20,14 @@ bool ShutBetweenCaptures(int64_t deadline_ns);
 struct Unrest {
   const char* why = nullptr;      // the start of a sentence; nullptr if the program is quiesced
   CUresult error = CUDA_SUCCESS;  // the driver's error during the wait
-  bool no_barrier = false;        // the gate cannot be shut and is open
+  bool no_barrier = false;        // the gate cannot be closed and is open
 };
-// Waits behind the shut gate until the program is quiesced or `deadline_ns` is reached. It may be
-// called again, whatever it returned.
+// Waits behind the closed gate until the program is quiescent or `deadline_ns` is reached. It may
+// be called again, whatever it returned.
 Unrest AwaitRest(int64_t deadline_ns);
 
-// Lets `calls` calls through the shut gate. They may begin captures, so it then lets more calls
-// through until no capture is open. Takes at most half of the time until `deadline_ns`.
+// Lets `calls` calls through the closed gate. These may begin captures, so this function then lets
+// more calls through until no capture is open. Takes at most half of the time until `deadline_ns`.
 void LetThrough(uint32_t calls, int64_t deadline_ns);
 
 }  // namespace stasis::agent

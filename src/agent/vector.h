@@ -24,8 +24,8 @@ class Vector {
   T* begin() { return data_; }
   T* end() { return data_ + size_; }
 
-  // Makes room for `room` elements in total. Returns false, with nothing changed, if there is no
-  // memory; so do Insert and Push.
+  // Makes room for `room` elements in total. Reserve, Insert and Push return false and change
+  // nothing if host memory cannot be allocated.
   bool Reserve(size_t room) {
     if (room <= room_) return true;
     size_t wanted = room_ < 8 ? 8 : room_ * 2;

@@ -44,32 +44,32 @@ class AgentLink {
   virtual const agent_protocol::HelloReply& hello() const = 0;
   virtual Result<agent_protocol::HelloReply> Status(std::chrono::milliseconds timeout) = 0;
 
-  // Closes the gate. `timeout` is the time in which the program must be quiesced; the answer may
-  // take a second longer. With kLower the contexts' stack limits are small between Release and
-  // Open, so that the driver has half as much to save (DeviceAccount::floor_bytes).
+  // Closes the gate. The program must become quiescent within `timeout`; the answer may take a
+  // second longer. With kLower the contexts' stack limits are small between Release and Open, so
+  // that the driver has half as much to save (DeviceAccount::floor_bytes).
   enum class Floor { kLower, kKeep };
   virtual stasis::Status Close(std::chrono::milliseconds timeout, Floor floor) = 0;
-  // Does the same for a program whose work may wait for another program's work. Returns false if
-  // the program is not quiesced within `timeout`. Then the gate stays shut (or is still open, if a
-  // stream is being captured), and the caller continues with Rest. Requires goes_in_steps().
+  // Closes the gate of a program whose work may wait for another program's work. Returns false if
+  // the program is not quiescent within `timeout`. Then the gate stays closed (or is still open, if
+  // a stream is being captured), and the caller continues with Rest. Requires goes_in_steps().
   virtual Result<bool> CloseInSteps(std::chrono::milliseconds timeout, Floor floor) = 0;
   // After CloseInSteps: lets `calls` more calls of the program through, and then waits again as
   // CloseInSteps does. With 0 calls it only waits longer.
   virtual Result<bool> Rest(uint32_t calls, std::chrono::milliseconds timeout) = 0;
-  // Returns false for older agents.
+  // Returns true if the agent supports CloseInSteps and Rest. Older agents do not.
   virtual bool goes_in_steps() const = 0;
-  // The reason why CloseInSteps or Rest last returned false: the start of a sentence.
+  // The reason why CloseInSteps or Rest last returned false, as the start of a sentence.
   virtual const std::string& not_yet() const = 0;
   // Exports memory of the running program, which may allocate and free meanwhile: the list may lack
   // new memory, and the descriptors keep freed memory alive. Until the next call of this object, an
-  // allocation of the program that finds no GPU memory waits, so close the descriptors before it.
-  // Requires exports_running().
+  // allocation of the program that finds no GPU memory waits, so close the descriptors before that
+  // call. Requires exports_running().
   virtual Result<Export> ExportRunning(std::chrono::milliseconds timeout) = 0;
-  // Returns false for older agents.
+  // Returns true if the agent supports ExportRunning. Older agents do not.
   virtual bool exports_running() const = 0;
   virtual Result<Export> ExportAll(std::chrono::milliseconds timeout) = 0;
-  // Returns the same list without descriptors, as Map requires it. Works in every state except
-  // kOpen.
+  // Returns the list that ExportAll returns, without descriptors. Map requires this list. Works in
+  // every state except kOpen.
   virtual Result<std::vector<agent_protocol::Range>> Describe(
       std::chrono::milliseconds timeout) = 0;
   // With kUntilCommit the agent maps the memory again if this connection ends before Commit; with
@@ -98,7 +98,7 @@ class Agents {
  public:
   virtual ~Agents() = default;
   // Finds the agent in the process and connects. Also returns kNotFound if the program has not used
-  // a GPU yet. Returns kAborted if the agent has a client.
+  // a GPU yet. Returns kAborted if the agent already has a client.
   virtual Result<std::unique_ptr<AgentLink>> Connect(process::HostPid pid,
                                                      std::chrono::milliseconds timeout) = 0;
   // Reads the agent's header without connecting; see find.h.

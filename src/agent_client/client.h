@@ -16,7 +16,7 @@ namespace stasis::agent_client {
 class AgentClient final : public AgentLink {
  public:
   // Finds the agent and connects. Also returns kNotFound if the program has not used a GPU yet.
-  // Returns kAborted if the agent has a client.
+  // Returns kAborted if the agent already has a client.
   static Result<AgentClient> Find(process::HostPid pid, std::chrono::milliseconds timeout);
 
   // The second half of Find, after `socket` was passed to the agent. `who` names the agent in
@@ -94,7 +94,7 @@ class AgentClient final : public AgentLink {
   agent_protocol::HelloReply hello_{};
   bool goes_in_steps_ = false;
   bool exports_running_ = false;
-  bool shut_ = false;  // CloseInSteps has shut the gate, with this floor:
+  bool shut_ = false;  // CloseInSteps has closed the gate, with this floor:
   Floor floor_ = Floor::kLower;
   std::string not_yet_;
 };

@@ -16,7 +16,7 @@ namespace stasis::agent_client {
 Result<agent_protocol::AgentHeader> ReadAgentHeader(
     process::HostPid pid, const Deadline& = Deadline::In(process::kMemoryAnswer));
 
-// Does the same without a deadline. Must run inside AskBounded.
+// Like ReadAgentHeader, but without a deadline. Must run inside AskBounded.
 Result<agent_protocol::AgentHeader> ReadHeaderWithin(process::HostPid pid, const NoteStep& note);
 
 // Gets the agent's control socket, sends `socket` over it and returns the header. Must run inside

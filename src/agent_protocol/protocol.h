@@ -46,15 +46,15 @@
 //   kIpcGive IpcRequest           kIpcAnswer    at once; with a descriptor if kGiven (kReady: the
 //                                               request names an event, which exists)
 //   kIpcWait IpcRequest           kIpcAnswer    kReady, as soon as the exporter's gate is open or,
-//                                               for an event, as its last record is reached
+//                                               for an event, when its last record completes
 //   kIpcAway IpcRequest           (none)        the importer disconnects for a suspend and will ask
 //                                               for the memory of this connection again
 //
 // States, and what the agent does in each state when the client disconnects:
 //   kOpen      Nothing.
-//   kShut      Reopens. The gate is shut, but the program is not quiesced: its work waits for work
-//              of another program, which may be blocked at its own gate (kCloseInSteps). Only kRest
-//              and kOpen are accepted.
+//   kShut      Reopens. The gate is closed, but the program is not quiescent: its work waits for
+//              work of another program, which may be blocked at its own gate (kCloseInSteps). Only
+//              kRest and kOpen are accepted.
 //   kClosed    Reopens, even after an export: the memory is still mapped.
 //   kReleased  Stays closed, because the memory is elsewhere; the next client finds this state. An
 //              incomplete map (after an error, the end of the client, or the start of another map)
@@ -170,14 +170,14 @@ struct Ranges {
   uint32_t count;  // ranges in this packet; also its descriptors, except in kDescription
   uint32_t total;  // 0 if there is nothing to carry; then this is the only packet
   uint32_t reserved;
-  // Only `count` of them are sent. kMap reads only the address, the size, and the device on which
-  // the memory is now.
+  // Only the first `count` elements are sent. kMap reads only the address, the size, and the device
+  // on which the memory is now.
   Range ranges[kMaxBatch];
 };
 
 enum CloseFlag : uint32_t {
   kCloseKeepFloor = 1,  // leave the contexts' stack limits as they are
-  kCloseInSteps = 2,    // if the program is not quiesced in time: kNotYet, and the gate stays shut
+  kCloseInSteps = 2,    // if the program is not quiesced in time: kNotYet; the gate stays closed
 };
 
 struct CloseRequest {
@@ -229,8 +229,8 @@ struct DriverAccount {
   uint64_t arrays;             // the number of arrays ever created
 };
 
-// Another process that shares memory with this one through the agents, by CUDA IPC or exported
-// handles.
+// The roles of another process that shares memory with this one through the agents, by CUDA IPC or
+// exported handles.
 enum IpcRole : uint32_t {
   kIpcUsesOurs = 1,    // it has memory of this process open
   kIpcFreedHere = 2,   // some of that memory was freed here since, so it could not be restored
@@ -325,7 +325,7 @@ enum HeaderMemory : uint32_t {
   kMemoryAway = 1,          // the memory is released
   kMemoryImported = 2,      // a resume imported some of it: the driver alone could not restore it
   kMemoryShared = 4,        // another process uses it, or it uses another's (CUDA IPC)
-  // The features of this version of the agent.
+  // The bits of the features that this version of the agent supports.
   kSupported = kMemoryTold | kStepsTold | kRunningTold,
 };
 struct alignas(64) AgentHeader {
@@ -337,8 +337,9 @@ struct alignas(64) AgentHeader {
   int32_t pid;
   int32_t control_fd;  // the end of a socket pair that clients take with pidfd_getfd; -1: none
   uint32_t memory;     // HeaderMemory
-  // The seconds of that socket's SO_RCVTIMEO, which identify it, because the program may have
-  // closed it and opened another file. Unlike an inode they survive a dump and restore.
+  // The seconds of the control socket's SO_RCVTIMEO. They identify the socket, because the program
+  // may have closed it and opened another file under its number. Unlike an inode they survive a
+  // dump and restore.
   uint64_t control_mark;
   uint8_t build_id[20];
 };

@@ -43,7 +43,7 @@ Result<int> RestoreAttached(const Call& call, const v1::RestoreRequest& request,
                             const std::function<Result<std::string>()>& restore,
                             const v1::AttachOptions& options, const Note& note);
 
-// Returns the exit code of a job that has ended, or an error if it is unknown.
+// Returns the exit code of a job that has ended, or an error if the exit code is unknown.
 Result<int> ExitCodeOf(const v1::Job& job);
 
 // Returns the window size of this process's terminal, or zeros if it has none.

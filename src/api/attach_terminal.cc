@@ -146,7 +146,7 @@ Stay::Leaving Stay::ServeSignals(RawTerminal& raw) {
   while (int signal = session_.signals.Read()) {
     switch (signal) {
       case SIGCONT:
-        // Another process may have changed the terminal while this one was stopped.
+        // Another process may have changed the terminal's mode while this process was stopped.
         if (input_) raw.Enter();
         [[fallthrough]];
       case SIGWINCH:

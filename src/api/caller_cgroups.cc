@@ -55,8 +55,8 @@ Result<std::vector<std::string>> CgroupsOfCaller(const std::string& connection,
   }
   const UniqueFd pidfd(number);
   auto groups = process::ControlGroupsToJoin({peer.pid});
-  // This is checked after the groups were read. If the process has ended, its pid may have been
-  // reused.
+  // Check that the process still runs only after its groups were read: if it had ended before, the
+  // pid, and so the groups, could be those of another process.
   pollfd ended{pidfd.get(), POLLIN, 0};
   if (!pidfd || ::poll(&ended, 1, 0) != 0) return FailUnknown("the calling process has ended");
   if (!groups) return FailUnknown(groups.error().message);

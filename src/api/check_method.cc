@@ -72,8 +72,8 @@ void AddMemory(const checks::Survey& survey, const checks::Outlook& outlook,
   }
 }
 
-// Checks for NCCL neighbours. These prevent neither a dump nor an operation that keeps the context,
-// so the finding is a warning.
+// Checks whether other NCCL jobs use the GPUs of the target (docs/nccl.md). Such jobs prevent
+// neither a dump nor an operation that keeps the context, so the finding is a warning.
 void AddNeighbours(gpu_state::Services& services, const checks::Survey& survey,
                    std::vector<Finding>& findings) {
   using checks::NewContexts;

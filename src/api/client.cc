@@ -235,8 +235,8 @@ class Canceller {
     const uint64_t one = 1;
     if (done_) (void)!::write(done_.get(), &one, sizeof one);
   }
-  // Must be called before the operation begins, because it may fail, and an operation without this
-  // thread could not be cancelled.
+  // Must be called before the operation begins, because the start of the thread may fail, and an
+  // operation without this thread could not be cancelled.
   Status Start() {
     if (fd_ < 0) return {};
     done_.Reset(::eventfd(0, EFD_CLOEXEC));
@@ -364,7 +364,8 @@ Result<v1::ListContainersResponse> Client::ListContainers(
 }
 
 Result<v1::ManageJobResponse> Client::ManageJob(const v1::ManageJobRequest& request) {
-  // This is checked in this process, because the check needs the ancestors of the command.
+  // Check in this process, and not in the daemon, because the check needs the ancestors of the
+  // command.
   STASIS_ASSIGN(const process::HostPid pid, jobs::ParsePid(request.target()));
   STASIS_TRY(Annotate(jobs::CheckNotAbove(pid), "cannot manage " + request.target()));
   return Unary(request, &v1::Stasis::Stub::ManageJob, &api::ManageJob, /*changes=*/true);

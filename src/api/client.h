@@ -31,7 +31,7 @@ std::string AbsoluteImage(const std::string& image);
 class Client {
  public:
   // Returns an error if a daemon's socket exists but does not answer (kUnavailable) or belongs to
-  // another user (kPermissionDenied). This process then does not do the work instead.
+  // another user (kPermissionDenied). In that case this process does not do the work itself.
   static Result<Client> Open(const config::Settings& settings, ClientOptions options);
   // Connects to the daemon only. Returns kNotFound if no daemon is running.
   static Result<Client> OpenDaemon(const config::Settings& settings);

@@ -8,7 +8,7 @@
 namespace stasis::api {
 namespace {
 
-// Returns 0 if `fd` is not a socket.
+// Returns the inode of the socket, or 0 if `fd` is not a socket.
 ino_t SocketInode(int fd) {
   struct stat st {};
   return ::fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode) ? st.st_ino : 0;

@@ -14,9 +14,9 @@ namespace stasis::api {
 // assigns the lowest free number, so a high number means that few are free.
 bool LeavesFreeDescriptors(int fd);
 
-// gRPC does not report when it closes a connection, and the descriptor may be reused for another
-// file. An open connection is therefore recognised by its socket's inode. Must be used by one
-// thread only.
+// The open connections. gRPC does not report when it closes a connection, and the descriptor may be
+// reused for another file. An open connection is therefore recognised by its socket's inode. Must
+// be used by one thread only.
 class Connections {
  public:
   using Clock = std::chrono::steady_clock;

@@ -253,7 +253,7 @@ Result<std::vector<process::Stat>> ProcessesBeside(const process::ProcessTree& t
     auto its = process::ReadNamespace(pid, "pid");
     if (!its || *its != inside || tree.Contains(pid)) continue;
     auto stat = process::ReadStat(pid);
-    // Skips children that the tree has started since it was read.
+    // Skips children that processes of the tree have started since the tree was read.
     if (!stat || !process::IsAlive(*stat) || tree.Contains(stat->parent)) continue;
     beside.push_back(*std::move(stat));
   }

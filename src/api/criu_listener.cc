@@ -28,8 +28,8 @@ UniqueFd PidfdOfPeer(int connection) {
   return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
 }
 
-// Rolls back or finishes the work of a worker that was killed or could not do it itself. This does
-// not wait for the next command, because there may be none.
+// Rolls back or finishes the work of a worker that was killed or could not do it itself. Recovery
+// starts at once and does not wait for the next command, because there may be none.
 void RecoverLost(v1::WorkerRequest work) {
   v1::RecoverRequest request;
   work.set_method("Recover");
@@ -81,8 +81,8 @@ Status CriuListener::Bind() {
 
 Status CriuListener::Serve(UniqueFd connection) {
   STASIS_ASSIGN(const Caller caller, PeerOf(connection.get()));
-  // The socket's mode lets only these users connect, too. CRIU, in which the plugin runs, needs
-  // their rights anyway.
+  // The socket's mode also admits only root and the daemon's own user. CRIU, in which the plugin
+  // runs, needs these rights anyway.
   if (!IsPrivileged(caller)) {
     return Fail(Code::kPermissionDenied,
                 "CRIU's plugin may use the daemon only as root or the daemon's own user");

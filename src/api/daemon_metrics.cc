@@ -109,7 +109,7 @@ std::string CodeOf(const Result<std::string>& reply) {
   return std::string(CodeName(reply ? Code::kOk : reply.error().code));
 }
 
-// Counts movers by user. Counts any program with the name of a mover.
+// Counts movers by user. Any program that has the name of a mover is counted too.
 std::map<uid_t, int> CountMovers() {
   std::map<uid_t, int> movers;
   for (const auto& name : ListDir("/proc").value_or(std::vector<std::string>())) {
@@ -130,7 +130,8 @@ struct Transfer {
   uint64_t sent_bytes = 0, received_bytes = 0, known_bytes = 0, requests = 0, retries = 0;
 };
 
-// Returns nullopt if the operation used no repository, or failed.
+// Reads the transfer from the reply of an operation. Returns nullopt if the operation used no
+// repository, or failed.
 std::optional<Transfer> TransferOf(const std::string& verb, const std::string& reply) {
   if (verb == "collectgarbage") {
     v1::CollectGarbageResponse gc;

@@ -19,8 +19,8 @@
 namespace stasis::api {
 namespace {
 
-// The limit for one user, including the user's subordinate ids. No program needs more, and it
-// leaves descriptors for other users.
+// The limit for one user, including the user's subordinate ids. No program needs more connections,
+// and the limit leaves descriptors for other users.
 constexpr size_t kMaxConnectionsOfUser = 512;
 
 }  // namespace

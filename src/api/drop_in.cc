@@ -116,8 +116,8 @@ Result<ProcessState> StateOf(const Context& context, const ByHand& process) {
 Status Act(const Context& context, v1::GpuStepResponse& response) {
   const std::string& step = context.request.step();
   if (step == "restore-tid") {
-    // CRIU's plugin asks this while the program is stopped, when the driver cannot determine its
-    // state.
+    // CRIU's plugin asks for the restore thread while the program is stopped, when the driver
+    // cannot determine its state.
     auto tid = context.device.RestoreThread(context.pid);
     if (!tid) {
       STASIS_TRY(ByHand::Open(context.call.paths, context.device, context.pid));

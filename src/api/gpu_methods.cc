@@ -27,7 +27,8 @@ using device::ProcessState;
 using operations::ByHand;
 using process::HostPid;
 
-// Every step has a time limit, because a hung driver would otherwise block a drain of the daemon.
+// Time limits of a step. Every step has one, because a hung driver would otherwise block a drain of
+// the daemon.
 constexpr double kDefaultStepS = 3600, kLongestStepS = 86400;
 
 std::optional<HostPid> ParsePid(const std::string& text) {
@@ -79,7 +80,7 @@ constexpr Step kSteps[] = {
                   const Deadline& deadline) { return process.Toggle(map, deadline); }},
 };
 
-// Returns the duration in seconds.
+// Runs the requested step of the driver. Returns its duration in seconds.
 Result<double> RunStep(const Call& call, DeviceControl& device, HostPid pid,
                        const v1::GpuStepRequest& request) {
   const Step* step = std::find_if(std::begin(kSteps), std::end(kSteps),

@@ -13,7 +13,8 @@ enum class HttpRequest { kIncomplete, kMetrics, kUnknownPath, kOtherMethod, kMal
 // Parses all bytes received so far. Returns kIncomplete if the head is not complete yet.
 HttpRequest ParseHttpRequest(std::string_view received);
 
-// Returns a complete answer, after which the connection is closed. Only kMetrics sends `body`.
+// Returns the complete answer to the request. The connection is closed after it. Only the answer to
+// kMetrics contains `body`.
 std::string HttpResponse(HttpRequest request, const std::string& body);
 
 }  // namespace stasis::api

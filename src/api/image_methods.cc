@@ -115,7 +115,8 @@ Result<v1::DeleteImagesResponse> DeleteImages(Call& call, const v1::DeleteImages
     STASIS_ASSIGN(std::string path, ImagePath(call, request.store(), name));
     paths.push_back(std::move(path));
   }
-  // Also removes leftovers of interrupted deletes, dumps and migrations, which may be named too.
+  // Also removes leftovers of interrupted deletes, dumps and migrations, which the request may
+  // name, too.
   STASIS_TRY(store::SweepPartials(store));
   v1::DeleteImagesResponse response;
   for (const std::string& path : paths) {

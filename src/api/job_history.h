@@ -11,8 +11,9 @@
 
 namespace stasis::api {
 
-// Adds a checkpoint for a suspend. A dump has added its checkpoint at its commit, which gets the
-// account here. A failed write becomes a note of `result`, because the operation itself succeeded.
+// Adds a suspend to the job's checkpoints. A dump has added its checkpoint at its commit; this
+// function adds the account to it. A failed write becomes a note of `result`, because the operation
+// itself succeeded.
 void RecordOperation(const Paths& paths, v1::OperationResult& result);
 
 // Records that the image at `path`, which a dump of a job made, was copied to the repository as

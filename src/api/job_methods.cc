@@ -59,10 +59,11 @@ Result<v1::ManageJobResponse> ManageJob(Call& call, const v1::ManageJobRequest& 
   wanted.most_jobs = call.settings.most_jobs;
   auto managed = [&]() -> Result<jobs::Job> {
     STASIS_ASSIGN(wanted.pid, jobs::ParsePid(request.target()));
-    // Refuses a process on which an operation is in progress. This operation does not know the job,
-    // and a dump would end the job without an image in its record. An operation looks for a job
-    // after it has written its journal entry (operations/execute.cc), and this function looks for
-    // an entry after it has created the job, so at least one of the two notices the other.
+    // Refuses a process on which an operation is in progress. Such an operation does not know the
+    // new job, and if it is a dump, it would end the job without an image in its record. An
+    // operation looks for a job after it has written its journal entry (operations/execute.cc), and
+    // this function looks for an entry after it has created the job, so at least one of the two
+    // notices the other.
     wanted.confirm = [&](const process::ProcessId& root) {
       return plan::CheckNotUnderWay(call.paths, root);
     };

@@ -53,7 +53,7 @@ TEST_F(KeyMethods, ARelativePathIsRefused) {
   EXPECT_EQ(CreateKey(call_, request).error().code, Code::kInvalidArgument);
 }
 
-// The command prints the key, so the default file would not be used.
+// With `keys.command`, that command prints the key, so a key in the default file would not be used.
 TEST_F(KeyMethods, NoDefaultFileIsCreatedBesideACommand) {
   call_.settings.key_command = "true";
   EXPECT_EQ(ExitCode(CreateKey(call_, {}).error()), 2);

@@ -10,7 +10,7 @@
 
 namespace stasis::api {
 
-// Returns the folder of images: `asked`, or the configured one if it is empty.
+// Returns the folder of images: `asked`, or the configured folder if `asked` is empty.
 Result<std::string> StoreOf(const Call& call, const std::string& asked);
 // Returns the path of an image. `image` is a path, or a name in the store.
 Result<std::string> ImagePath(const Call& call, const std::string& store, const std::string& image);

@@ -30,7 +30,7 @@ Result<v1::KillJobResponse> KillJob(Call& call, const v1::KillJobRequest& reques
 Result<v1::DeleteJobResponse> DeleteJob(Call& call, const v1::DeleteJobRequest& request);
 Result<v1::ListCheckpointsResponse> ListCheckpoints(Call& call,
                                                     const v1::ListCheckpointsRequest& request);
-// Emits the parts; stops early if the call is cancelled.
+// Emits the log in parts; stops early if the call is cancelled.
 Result<v1::ReadLogResponse> ReadLog(Call& call, const v1::ReadLogRequest& request);
 
 Result<v1::ListImagesResponse> ListImages(Call& call, const v1::ListImagesRequest& request);
@@ -70,8 +70,8 @@ Result<v1::CheckResponse> Check(Call& call, const v1::CheckRequest& request);
 // request is empty.
 Result<std::string> Hold(Call& call, const std::string& request);
 
-// These are not methods of the service, because they change files of the machine with the rights of
-// this process.
+// The following functions are not methods of the service, because they change files of the machine
+// with the rights of this process.
 Result<v1::ContainerSetupResponse> SetUpContainers(Call& call,
                                                    const v1::ContainerSetupRequest& request);
 Result<v1::ContainerSetupResponse> RemoveContainerSetup(Call& call,

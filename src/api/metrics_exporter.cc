@@ -16,8 +16,8 @@
 namespace stasis::api {
 namespace {
 
-// At this limit a new connection replaces the oldest one. A scraper finishes at once, so the oldest
-// connection is idle.
+// The limit for connections. At the limit, a new connection replaces the oldest one. A scraper
+// finishes at once, so the oldest connection is idle.
 constexpr size_t kMaxScrapers = 16;
 constexpr std::chrono::seconds kScrapeTimeout{5};  // from accept to the end of the answer
 
@@ -74,7 +74,7 @@ class ScrapeLoop {
     connections_.emplace_back().socket = std::move(socket);
   }
 
-  // Returns false when the connection is done.
+  // Receives or sends as much as possible. Returns false when the connection is to be closed.
   bool Advance(Scraper& c) {
     if (!c.answer.empty()) return Send(c);
     char bytes[kMaxRequestBytes];

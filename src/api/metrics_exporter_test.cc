@@ -86,7 +86,7 @@ TEST_F(Port, AnswersAndCloses) {
 TEST_F(Port, IdleConnectionsDoNotBlockAScraper) {
   std::vector<int> silent;
   for (int i = 0; i < 40; ++i) silent.push_back(Connect());
-  // These send a request and do not read the answer.
+  // These connections send a request and do not read the answer.
   for (int i = 0; i < 8; ++i) {
     silent.push_back(Connect());
     (void)!::write(silent.back(), "GET /metrics HTTP/1.1\r\n\r\n", 25);

@@ -34,7 +34,8 @@ std::string Number(double value) {
   return fmt::format("{}", value);
 }
 
-// Returns {verb="dump",le="1"}, or an empty string.
+// Returns the labels as text, for example {verb="dump",le="1"}, or an empty string if there are
+// none.
 std::string Braces(const std::vector<std::string>& names, const MetricLabels& values,
                    const std::string& bound = "") {
   std::string text;

@@ -47,8 +47,8 @@ constexpr seconds kAnswerTime{60};      // for the other host's answer to a shor
 constexpr seconds kCheckTime{1800};     // the other host reads the CPU memory of the image
 constexpr seconds kLoadTime{4 * 3600};  // the other host reads its GPU memory
 constexpr seconds kFinishTime{10};
-// Rounds end when no more than this is left, or when a round was not much smaller than the one
-// before.
+// Rounds end when at most kSmallRound bytes are left to send, or when a round was not much smaller
+// than the one before.
 constexpr uint64_t kSmallRound = 64ull << 20;
 constexpr double kShrinks = 0.7;
 constexpr size_t kMostLogBytes = 512 << 10;  // fits in a message
@@ -242,7 +242,8 @@ Result<v1::MigrationRound> Migration::Send(const std::string& image, const Progr
   return round;
 }
 
-// Adds to an error what the other host could not do, unless the request was cancelled here.
+// Adds `task`, which the other host could not do, to an error, unless the request was cancelled
+// here.
 Status Migration::Explain(Status answered, const char* task) const {
   if (answered || call_.stop.stop_requested()) return answered;
   return Annotate(std::move(answered), fmt::format("{} cannot {}", request_.host(), task));
@@ -258,7 +259,7 @@ Status Migration::CheckThere(const std::string& image) {
       "restore the program");
 }
 
-// Lets the other host load the GPU memory of an image ahead of the last one.
+// Lets the other host load the GPU memory of a round's image, before the last image exists.
 Status Migration::LoadThere(const std::string& image) {
   v1::MigrationLoad load;
   load.set_image(image);
@@ -328,8 +329,8 @@ Status Migration::Prepare(const std::string& image, plan::PhaseScope& scope) {
   return Explain(link_->Await(MessageKind::kReady, ready, limits), "restore the program");
 }
 
-// After this request the program must not be resumed here, unless the other host answers that it is
-// not running there.
+// After this request the program must not be resumed here, unless the other host answers that the
+// program is not running there.
 Result<HandOver::Switched> Migration::Switch(plan::PhaseScope& scope) {
   const objects::CallOptions limits{scope.deadline(), {}};
   v1::OperationEvent event;
@@ -431,7 +432,8 @@ Result<v1::OperationEvent> Migration::Run() {
       Error error = std::move(connected).error();
       return Fail(ssh_ ? ssh_->Explain(std::move(error)) : std::move(error));
     }
-    // A dry run sends no image, so the other host cannot check whether it could restore it.
+    // A dry run sends no image, so the other host cannot check whether it could restore the
+    // program.
     if (request_.dump().options().dry_run()) {
       STASIS_ASSIGN(auto event, DumpToMove(call_, DumpTo(LastName()), this));
       event.mutable_result()->set_verb("migrate");

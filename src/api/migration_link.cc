@@ -39,7 +39,8 @@ Status MigrationLink::Await(MessageKind kind, google::protobuf::MessageLite& ans
   STASIS_TRY(ParseMessage(frame, failed));
   refused_ = !failed.may_run();
   Error error = DecodeError(failed.error());
-  // This error may leave changes on the other host, but none on this one.
+  // `not_undone` in the other host's error means that changes are left on that host. None are left
+  // on this host.
   error.not_undone = false;
   return Fail(std::move(error));
 }

@@ -37,7 +37,8 @@ class MigrationLink {
 
   Status Send(MessageKind kind, const google::protobuf::MessageLite& message,
               const objects::CallOptions& limits);
-  // Receives a message of this kind. Returns the error of a kFailed message.
+  // Receives a message of kind `kind`. If a kFailed message arrives instead, returns the error in
+  // it.
   Status Await(MessageKind kind, google::protobuf::MessageLite& answer,
                const objects::CallOptions& limits);
   Status Ask(MessageKind kind, const google::protobuf::MessageLite& message,
@@ -58,7 +59,8 @@ class MigrationLink {
   bool refused_ = false;
 };
 
-// Decodes the header of a frame; returns kInvalidArgument if it is not such a message.
+// Decodes the header of a frame; returns kInvalidArgument if the header is not a message of that
+// type.
 Status ParseMessage(const migration::Frame& frame, google::protobuf::MessageLite& message);
 
 }  // namespace stasis::api

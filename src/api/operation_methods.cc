@@ -1,4 +1,5 @@
-// The methods for operations. They translate requests for operations/, and results into messages.
+// The methods for operations. They translate requests into calls of operations/, and the results
+// into messages.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -385,7 +386,7 @@ Result<v1::RecoverResponse> Recover(Call& call, const v1::RecoverRequest&) {
     recovered->set_outcome(Utf8(r.outcome));
     recovered->set_operation(r.id);
   }
-  // Operations of other users can be recovered only by these users.
+  // Only the user who began an operation can recover it.
   for (const auto& kept : gpu_state::ArenasOfOthers()) {
     response.add_not_looked_at(
         fmt::format("user {0} has the suspended process {1}; `sudo -u '#{0}' stasis recover` "

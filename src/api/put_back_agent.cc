@@ -72,7 +72,7 @@ Status PutBackAgent(const Paths& paths, containers::CommandRunner& runner,
     if (container.folder.empty()) return {};
     return operations::PutBackAgent(container.folder + containers::kCriuFolder, paths, trusted);
   }
-  // The runtime reports a checkpoint that cannot be read.
+  // Ignore a checkpoint that cannot be read, because the runtime reports it.
   const auto sources = containers::MountSources(runner, restore, deadline);
   if (!sources) return {};
   STASIS_ASSIGN(const auto missing, PutBackOwn(*sources));

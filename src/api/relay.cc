@@ -135,7 +135,7 @@ class Relay {
     if (operation_) {
       daemon_.metrics.ObserveOperation(VerbOf(method_), seconds.count(), reply);
     }
-    // Any other worker logs its own end.
+    // A worker that has answered logs its own end.
     if (!lost) return;
     log::Fields fields = {{"operation", id},
                           {"verb", VerbOf(method_)},
@@ -257,7 +257,7 @@ class OperationRelay final : public grpc::ServerWriteReactor<ByteBuffer>, privat
       WriteNext();
       if (!IsWritten()) return;
     }
-    // Call Finish without the lock: this object may be deleted before it returns.
+    // Call Finish without the lock: this object may be deleted before Finish returns.
     Finish(*status_);
   }
 

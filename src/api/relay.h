@@ -18,8 +18,9 @@ using IdentifyCaller = std::function<Result<Caller>(const grpc::CallbackServerCo
 // Returns the status of a failed call, and adds the whole error to the trailing metadata.
 grpc::Status ToStatus(grpc::CallbackServerContext& context, const Error& error);
 
-// Each of these forwards one call to a new worker. gRPC owns the result, which deletes itself when
-// the call has ended. The other arguments must live until then, as gRPC's do.
+// Each of the following functions forwards one call to a new worker. gRPC owns the result, which
+// deletes itself when the call has ended. The other arguments must live until then; those that gRPC
+// supplies do.
 
 // A call with one answer.
 grpc::ServerUnaryReactor* RelayUnary(DaemonContext& daemon, const IdentifyCaller& identify,

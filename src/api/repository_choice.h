@@ -43,10 +43,10 @@ Result<repository::PullOptions> PullOptionsOf(const Call& call,
                                               const repository::OpenedRepository& opened,
                                               const store::UnitNames& names);
 
-// Opens the repository for the image of a dump, before the dump. Checks within a minute that it can
-// be written, that it has no image of this name (if it is not empty), that no damaged record stops
-// pushes, that its lists are not cached unless the local image is kept, and that the target is not
-// a container.
+// Opens the repository for the image of a dump, before the dump. Checks within a minute that the
+// repository can be written, that it has no image called `name` (if `name` is not empty), that no
+// damaged record stops pushes, that the object store returns current lists and not cached ones
+// (unless the local image is kept), and that the target is not a container.
 Result<std::unique_ptr<repository::OpenedRepository>> OpenForDump(
     Call& call, const v1::RepositoryChoice& choice, const std::string& target,
     const std::string& name, bool keeps_local);

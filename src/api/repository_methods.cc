@@ -158,7 +158,7 @@ Result<v1::AddRepositoryResponse> AddRepository(Call& call,
   registration.encrypted = !request.plain();
   STASIS_TRY(CheckAbsolute("the certificate file", registration.ca_file));
   if (!repository::IsRepositoryName(registration.name)) {
-    // Returns the error for the invalid name.
+    // FindRegistration returns the error for an invalid name.
     STASIS_TRY(repository::FindRegistration(call.paths, registration.name));
   }
   if (auto taken = repository::FindRegistration(call.paths, registration.name); taken) {

@@ -10,7 +10,7 @@
 
 namespace stasis::api {
 
-// Changes the program's input and output before it starts. May be empty.
+// A function that changes the program's input and output before the program starts. May be empty.
 using ConnectStdio = std::function<Status(jobs::StdioSpec&)>;
 
 // Starts the job. Changes the directory and the environment of this process to those of the

@@ -48,7 +48,8 @@ Status OpenLog(const config::Settings& settings, const std::string& file) {
   return Annotate(log::Open(options), "open the daemon's log");
 }
 
-// Pause after a failed accept: the connection is still waiting, and descriptors are still short.
+// Pause after an accept that failed for lack of descriptors. The connection is still waiting, so
+// without the pause the daemon would retry at once.
 constexpr int kPauseMs = 500;
 
 // Serves metrics in a background thread, so that scrapes and calls do not delay each other.

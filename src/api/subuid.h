@@ -13,8 +13,8 @@ namespace stasis::api {
 // be called by one thread only.
 uid_t OwnerOfSubuid(uid_t uid);
 
-// Does the same with the text of such a file. A line is OWNER:FIRST:COUNT; OWNER is a name or a
-// number.
+// Like OwnerOfSubuid, with the text of /etc/subuid in `subordinates`. A line is OWNER:FIRST:COUNT;
+// OWNER is a name or a number.
 uid_t OwnerOfSubuidIn(const std::string& subordinates, uid_t uid);
 
 }  // namespace stasis::api

@@ -84,7 +84,7 @@ class Acceptor {
  private:
   static void Pause() { ::poll(nullptr, 0, kAcceptPauseMs); }
 
-  // Returns false if descriptors are used up.
+  // Accepts the next connection. Returns false if descriptors are used up.
   bool Accept(int listener) {
     sockaddr_storage from{};
     socklen_t size = sizeof from;

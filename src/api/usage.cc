@@ -32,7 +32,8 @@ void AddSuspended(const Paths& paths, v1::Usage& usage) {
 
 Status AddArenas(const Paths& paths, v1::Usage& usage) {
   auto store = gpu_state::ExistingArenas(paths);
-  // If there is no arena yet, new ones can use the free part of /dev/shm.
+  // Report the room of the first place for arenas if that place is in memory, and otherwise the
+  // room of /dev/shm, which new arenas can use.
   const dataplane::ArenaPlace place =
       store && store->places().front().in_memory()
           ? store->places().front()

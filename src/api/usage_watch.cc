@@ -101,7 +101,7 @@ void UsageWatch::Refresh() {
 void UsageWatch::PublishLocked() {
   std::vector<DaemonMetrics::UserUsage> usages;
   // Two entries may belong to the same folders, for example if one call names them and another
-  // relies on the configuration. Their figures are published once.
+  // relies on the configuration. The figures of these folders are published only once.
   std::set<std::pair<uid_t, std::string>> published;
   for (const auto& [key, folder] : folders_) {
     if (!folder.usage) continue;

@@ -17,7 +17,7 @@ size_t SequenceAt(const std::string& text, size_t at) {
     if ((byte(at + i) & 0xC0) != 0x80) return 0;
   }
   const unsigned char second = byte(at + 1);
-  // Overlong forms, surrogates, and values above the last code point.
+  // Overlong forms, surrogates, and values above the last code point are invalid.
   const bool wrong = (first == 0xE0 && second < 0xA0) || (first == 0xED && second > 0x9F) ||
                      (first == 0xF0 && second < 0x90) || (first == 0xF4 && second > 0x8F);
   return wrong ? 0 : length;

@@ -51,7 +51,8 @@ Result<std::shared_ptr<Worker>> Worker::Start(const v1::WorkerRequest& request, 
   // Block SIGINT until the worker has its handlers, so that an early cancellation is not lost.
   spawn.blocked_signals = {SIGINT};
   spawn.descriptor_limit = descriptor_limit_;
-  // The thread starts first, because no worker must run if the thread cannot be started.
+  // Start the thread before the worker, because no worker may run without the thread that reads its
+  // answer.
   std::promise<std::shared_ptr<Worker>> started;
   auto listen = [started = started.get_future(), on_event = std::move(on_event),
                  on_end = std::move(on_end)]() mutable {
@@ -101,7 +102,7 @@ Worker::Answer Worker::Listen(const OnEvent& on_event) {
         break;
     }
   }
-  // Wait without the lock, because this may take as long as the work.
+  // Wait without the lock, because the wait may take as long as the work.
   pollfd end{process_.pidfd(), POLLIN, 0};
   (void)TEMP_FAILURE_RETRY(::poll(&end, 1, -1));
   std::lock_guard lock(mutex_);

@@ -22,11 +22,11 @@ class Worker {
   using OnEnd = std::function<void(Result<std::string> reply, bool lost)>;
 
   // Sets the descriptor limit of the workers, and so of jobs that they start: the limit that the
-  // daemon itself was started with. Must be called before the first worker starts; without a value
-  // they inherit the daemon's.
+  // daemon itself was started with. Must be called before the first worker starts; without this
+  // call they inherit the daemon's raised limit.
   static void SetDescriptorLimit(std::optional<uint64_t> limit) { descriptor_limit_ = limit; }
 
-  // A background thread calls both functions. The worker gets `connection`, if there is one, as
+  // A background thread calls both callbacks. The worker gets `connection`, if there is one, as
   // kConnectionFd.
   static Result<std::shared_ptr<Worker>> Start(const v1::WorkerRequest& request, OnEvent on_event,
                                                OnEnd on_end, int connection = -1);

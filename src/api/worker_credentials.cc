@@ -37,7 +37,7 @@ Status KeepCapabilities() {
     keep[capability / 32].permitted |= have[capability / 32].permitted & bit;
     keep[capability / 32].effective |= have[capability / 32].permitted & bit;
     // A process can get ambient capabilities only if they are inheritable, and CRIU is started with
-    // these as ambient capabilities.
+    // the kept capabilities as ambient ones.
     keep[capability / 32].inheritable |= have[capability / 32].permitted & bit;
   }
   if (::syscall(SYS_capset, &header, keep) != 0) return FailErrno(errno, "capset");

@@ -18,7 +18,7 @@ Status JoinCallersCgroups(const v1::WorkerRequest& request);
 // refuse: they compare every process's credentials with their own.
 Status TakeCredentials(const v1::WorkerRequest& request);
 
-// Must be called after TakeCredentials, because it opens files as that user.
+// Must be called after TakeCredentials, because it opens files as the caller.
 Result<Call> MakeCall(const v1::WorkerRequest& request);
 
 // Returns settings as text, for a CallContext: if `trusted`, those that a caller with fewer rights

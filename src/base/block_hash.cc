@@ -27,7 +27,7 @@ U128 MulModP(U128 a, U128 b) {
   uint64_t a0 = static_cast<uint64_t>(a), a1 = static_cast<uint64_t>(a >> 64);
   uint64_t b0 = static_cast<uint64_t>(b), b1 = static_cast<uint64_t>(b >> 64);
   U128 low = U128{a0} * b0;
-  // Each factor's upper half is below 2^63, so the sum of the two stays below 2^128.
+  // Each factor's upper half is below 2^63, so the sum of the two products stays below 2^128.
   U128 middle = U128{a0} * b1 + U128{a1} * b0;
   U128 high = U128{a1} * b1;
   U128 sum = low + (middle << 64);
@@ -140,7 +140,7 @@ Id128 BlockKey::Hash(std::string_view block) const {
       high_carry += high < product;
     }
     U128 tile = Reduce(low_carry, low);
-    // The high halves are worth 2^64 each.
+    // The sum of the high halves must be multiplied by 2^64.
     tile = Fold(tile + MulModP(Reduce(high_carry, high), U128{1} << 64));
     hash = Fold(MulModP(hash, key.r) + tile);
   }

@@ -23,8 +23,8 @@ inline constexpr size_t kLongestAnswer = 64u << 20;
 struct BoundedOptions {
   // Descriptors that the question needs, open under the same numbers. All others are closed.
   std::vector<int> keep_fds;
-  // Called at the start and whenever this thread gets a signal. Returning true gives up with
-  // kCancelled.
+  // Called at the start and whenever this thread gets a signal. If it returns true, AskBounded
+  // kills the child and returns kCancelled.
   std::function<bool()> cancelled;
   // If positive, replaces the deadline: the question fails if it writes nothing for this long. If
   // the question records each of its steps, it is given up only when it makes no progress.
@@ -39,7 +39,7 @@ struct BoundedOptions {
 Result<std::string> AskBounded(const std::function<Result<std::string>(const NoteStep&)>& question,
                                const Deadline& deadline, const BoundedOptions& options = {});
 
-// For other code that forks similar child processes:
+// The following functions are for other code that forks child processes of this kind.
 
 // Points descriptors 0, 1 and 2 at /dev/null and closes all others except `kept`. A blocked child
 // must hold no pipe end and no lock that another process waits for. Async-signal-safe once `kept`

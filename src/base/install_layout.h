@@ -12,7 +12,8 @@ namespace stasis {
 
 // Returns the root of the tree, derived from /proc/self/exe.
 Result<std::string> InstallRoot();
-// Returns the path of an internal program, for example "stasis-shim". kNotFound names the path.
+// Returns the path of an internal program, for example "stasis-shim". The error kNotFound names the
+// path.
 Result<std::string> LibexecProgram(const std::string& name);
 
 }  // namespace stasis

@@ -10,7 +10,7 @@ namespace stasis {
 
 // Returns a string for valid UTF-8, otherwise {"hex": "..."}.
 nlohmann::json EncodeBytes(const std::string& bytes);
-// Returns nothing if `value` has neither form.
+// Decodes either form. Returns nothing if `value` has neither of them.
 std::optional<std::string> DecodeBytes(const nlohmann::json& value);
 
 }  // namespace stasis

@@ -15,7 +15,7 @@ namespace {
 // The port is at the same offset in IPv4 and IPv6 addresses.
 in_port_t& PortIn(sockaddr* address) { return reinterpret_cast<sockaddr_in*>(address)->sin_port; }
 
-// `alone` is set if no other address shares the port.
+// `alone` is true if no socket for another address is to use the port.
 Result<UniqueFd> ListenAt(const addrinfo& at, bool alone, int backlog) {
   UniqueFd socket(::socket(at.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   if (!socket) return FailErrno(errno, "socket");

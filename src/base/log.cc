@@ -49,7 +49,7 @@ std::string Text(const Value& value, size_t longest) {
   if (const auto* yes = std::get_if<bool>(&value)) return *yes ? "true" : "false";
   if (const auto* number = std::get_if<int64_t>(&value)) return std::to_string(*number);
   if (const auto* number = std::get_if<uint64_t>(&value)) return std::to_string(*number);
-  // Gives null for numbers that JSON cannot represent.
+  // A number that JSON cannot represent (NaN, infinity) is written as null.
   return nlohmann::json(std::get<double>(value)).dump();
 }
 

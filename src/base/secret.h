@@ -24,7 +24,7 @@ std::string NamingSecretPath(const Paths& paths);
 // Returns the user's secret and creates it if there is none. Fails with kPermissionDenied if
 // another user may have read or written the file.
 Result<BlockSecret> BlockSecretOf(const Paths& paths);
-// Does the same, but returns nullopt if there is no secret.
+// Returns the user's secret, or nullopt if there is none. Fails like BlockSecretOf.
 Result<std::optional<BlockSecret>> FindBlockSecret(const Paths& paths);
 
 // Returns the secret of hashes and unit names: that of a master key if this user has joined one,
@@ -32,8 +32,9 @@ Result<std::optional<BlockSecret>> FindBlockSecret(const Paths& paths);
 Result<BlockSecret> NamingSecretOf(const Paths& paths);
 // Returns the naming secret of a master key, or nullopt if this user has not joined one.
 Result<std::optional<BlockSecret>> FindJoinedSecret(const Paths& paths);
-// Stores the naming secret of a master key, and replaces an earlier one. Returns false if it is the
-// same already. Fails if the existing file is refused, as by FindJoinedSecret.
+// Stores the naming secret of a master key, and replaces an earlier one. Returns false if the
+// stored secret is the same already. Fails, like FindJoinedSecret, if the existing file cannot be
+// used.
 Result<bool> JoinNamingSecret(const Paths& paths, const BlockSecret& secret);
 
 }  // namespace stasis

@@ -90,7 +90,7 @@ TEST_F(SecretTest, AJoinedSecretIsForNamesOnly) {
   EXPECT_EQ(*NamingSecretOf(paths_), *own);
 }
 
-// A dump must not silently use other names.
+// If the naming secret cannot be used, a dump must fail and not silently use names of `secret.key`.
 TEST_F(SecretTest, AnUnusableJoinedSecretIsAnError) {
   ASSERT_TRUE(JoinNamingSecret(paths_, BlockSecret{}));
   ASSERT_EQ(::chmod(NamingSecretPath(paths_).c_str(), 0644), 0);

@@ -71,7 +71,7 @@ class RunningCommand {
  public:
   RunningCommand(const ShellCommand& command, Subprocess child, UniqueFd out, UniqueFd err)
       : command_(command), child_(std::move(child)), out_(std::move(out)), err_(std::move(err)) {
-    // Reserved once, so that no copy of a secret stays in freed memory.
+    // The buffer is reserved once, so that no copy of a secret stays in freed memory.
     output_.reserve(command.max_bytes + 1);
   }
   ~RunningCommand() {

@@ -21,7 +21,7 @@ class StartMayFail {
   StartMayFail() { ++depth_; }
   ~StartMayFail() { --depth_; }
   StartMayFail(const StartMayFail&) = delete;
-  // Returns true if such an object exists on the calling thread.
+  // Returns true if a StartMayFail exists on the calling thread.
   static bool Now() { return depth_ > 0; }
 
  private:

@@ -128,7 +128,7 @@ Result<Sample> Bench::Operate(
     const std::string& verb,
     const std::function<Result<OperationResult>(Session&, const OperationOptions&)>& operation) {
   STASIS_TRY(CheckCancelled());
-  // A journal belongs to one operation.
+  // Open a new session for each operation, because a journal belongs to one operation.
   STASIS_ASSIGN(Session session, operations::OpenSession(paths_, options_.settings, verb,
                                                          options_.stasis_version, true));
   session.services = services_;
@@ -176,7 +176,7 @@ Status Bench::MeasureWire(const Blocks& blocks) {
   const dataplane::ArenaKey key{blocks.target().root, options_.gpu.uuid};
   auto arena = movers.TakeArena(key);
   if (!arena) return Fail(Code::kInternal, "the arena of the measured program is gone");
-  // The arena is still attached and registered, as in a warm save.
+  // The mover still has the arena attached and registered, as in a save of a warm round.
   auto speed = movers.MoverOf(options_.gpu.uuid)
                    .Measure(std::min(kWireBytes, options_.size_bytes), Deadline::In(kWireTimeout));
   movers.KeepArena(std::move(*arena));
@@ -202,7 +202,7 @@ void Bench::ReleaseArena(const process::ProcessId& id) {
   movers.StopMovers();
   if (auto arena = movers.TakeArena({id, options_.gpu.uuid})) {
     if (auto store = dataplane::ArenaStore::Open(paths_)) {
-      // Memory reserved in advance stays reserved.
+      // Host memory that was reserved before the bench (`stasis arena reserve`) stays reserved.
       (void)(found_.arena_reserved_bytes > 0 ? store->Recycle(std::move(*arena))
                                              : store->Remove(std::move(*arena)));
     }

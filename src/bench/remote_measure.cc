@@ -147,7 +147,8 @@ Result<double> RemoteBench::Time(const std::string& what, const std::function<St
   return watch.Seconds();
 }
 
-// The first requests also open the connections, so the first number is tried twice.
+// The first requests also open the connections, so the first number of parallel transfers is tried
+// twice.
 Status RemoteBench::ChooseParallel(RemoteMeasurements& found) {
   double best_put_s = 0, best_get_s = 0;
   FillNoise(memory_.span(), first_seed_);
@@ -203,9 +204,9 @@ Status RemoteBench::PushImage(const store::ImageReader& image, RemoteRound& roun
   return {};
 }
 
-// Does what `stasis restore REPO/NAME` does: first pulls everything but GPU memory to a hidden
-// folder, then GPU memory to host memory, from where a mover would load it to the GPU at the same
-// time.
+// Does what `stasis restore REPO/NAME` does: first pulls everything except GPU memory to a hidden
+// folder, and then GPU memory to host memory. In a restore, a mover loads it from there to the GPU
+// at the same time; here there is no mover.
 Status RemoteBench::Restore() {
   repository::PullOptions pull;
   pull.names = &options_.names;
@@ -246,7 +247,8 @@ Result<RemoteRound> RemoteBench::OneRound(const RemoteMeasurements& found, uint6
   return round;
 }
 
-// Without this, the next round's push would also be slower: it reads the indexes of all packs.
+// Deletes the image and frees its packs. Otherwise the push of the next round would be slower,
+// because a push reads the indexes of all packs.
 Status RemoteBench::RemoveImage(const objects::CallOptions& call) {
   if (!may_be_pushed_) return {};
   const Status deleted = repository::DeleteImage(repository(), name_, call);

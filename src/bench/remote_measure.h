@@ -69,9 +69,10 @@ struct RemoteMeasurements {
 };
 
 // Runs all measurements. Removes everything that it has written to the repository and the store,
-// also after an error, whose hint otherwise says what is left. Needs memory for size_bytes, and
-// room in the store for as much. Returns kResourceExhausted if there is less memory, kDataLoss if a
-// word came back changed, and kFailedPrecondition if gc cannot be used here.
+// also after an error. If something cannot be removed, the error's hint names it. Needs size_bytes
+// of host memory, and as much free space in the store. Returns kResourceExhausted if there is less
+// host memory, kDataLoss if a word came back changed, and kFailedPrecondition if gc cannot be used
+// here.
 Result<RemoteMeasurements> MeasureRemote(const RemoteOptions& options);
 
 }  // namespace stasis::bench

@@ -16,7 +16,7 @@ struct Stats {
 // middle.
 Stats StatsOf(std::vector<double> values);
 
-// One phase over all rounds.
+// The times of one phase in all rounds.
 struct PhaseStats {
   std::string name;
   Stats seconds;
@@ -48,7 +48,8 @@ struct SharedStats {
   uint64_t allocation_bytes = 0;
   uint64_t allocations = 0;
   OperationStats cold_suspend, cold_resume, suspend, resume;
-  // With the contexts' default stack limits; without phases if not measured.
+  // The rounds with the contexts' default stack limits. Contain no phases if they were not
+  // measured.
   OperationStats stacks_kept_suspend, stacks_kept_resume;
   Stats held_bytes;
 };

@@ -39,10 +39,12 @@ std::filesystem::path PathOf(const store::ImageReader& image) {
   return path.has_filename() ? path : path.parent_path();
 }
 
-// Ignores errors: the folder may contain files of other users, or be read-only.
+// Removes abandoned folders of CRIU's files in `folder`. Ignores errors, because the folder may
+// contain files of other users, or be read-only.
 void Sweep(const std::string& folder) { (void)store::SweepPartials(folder, store::kCpuFiles); }
 
-// A folder without enough room, for the error when no folder has enough.
+// A folder that was tried and has too little room. The error lists these folders if none has
+// enough.
 struct Tried {
   std::string place;
   uint64_t needed;

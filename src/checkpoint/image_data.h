@@ -28,10 +28,10 @@ Result<WrittenData> WriteShards(const store::UnitNames& names, store::ImageWrite
 Result<std::vector<gpu_state::GpuShard>> ShardsIn(
     const store::Manifest& manifest, const std::function<process::ProcessId(pid_t)>& process,
     uid_t owner);
-// Fills the arenas of the shards from the beginning and checks every block. Bytes that an arena has
-// from the earlier image of the source stay (GpuShard::ahead). Updates GpuShard::filled, and calls
-// `filled_more` when another chunk is filled. Both functions are called by one thread at a time,
-// which may not be the caller's.
+// Fills the arenas of the shards from the beginning and checks every block. Bytes that the arena
+// already has from an earlier image (GpuShard::ahead) stay if they are the same in this image.
+// Updates GpuShard::filled, and calls `filled_more` when another chunk is filled. Both functions
+// are called by one thread at a time, which may not be the caller's.
 Status ReadShards(const store::RangeSource& source, const std::vector<gpu_state::GpuShard*>& shards,
                   const std::function<bool(uint64_t)>& progress,
                   const std::function<void()>& filled_more);

@@ -145,8 +145,8 @@ void Serve(int socket, const ImageProcess::Task& task) {
   }
   Serve(sockets.at(own), own_task);
   for (auto& thread : threads) thread.Join();
-  // Stay alive until the parent has read the error as the answer to its request, and kills this
-  // process.
+  // Stay alive until the parent has read the error as the answer to its request. The parent then
+  // kills this process.
   if (refused) ::pause();
   ::_exit(0);
 }
@@ -201,7 +201,7 @@ void ImageProcess::End() {
   const Deadline deadline = Deadline::In(kToBeKilled);
   (void)TEMP_FAILURE_RETRY(::poll(&end, 1, deadline.PollTimeout()));
   state_->reaped = ::waitpid(state_->pid, nullptr, WNOHANG) != 0;
-  // This wakes threads that wait for an answer, even if the child hangs.
+  // Shutting the sockets down wakes threads that wait for an answer, even if the child hangs.
   for (const auto& [name, socket] : state_->sockets) ::shutdown(socket.get(), SHUT_RDWR);
 }
 

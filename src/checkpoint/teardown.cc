@@ -21,8 +21,9 @@ namespace {
 constexpr std::chrono::seconds kEndTimeout{10};
 // A store in which a sweep makes no progress for this long is considered hung.
 constexpr std::chrono::seconds kSweepStep{20};
-// Helper processes of a killed command end with it. Another dump of the same name may hold the same
-// lock for longer.
+// How long to wait for the lock on the image's hidden folders. Helper processes of a killed command
+// hold it until they end, soon after the command. If it is held for longer, it may belong to
+// another dump of the same name.
 constexpr std::chrono::seconds kHelpersEnd{5};
 
 }  // namespace

@@ -59,7 +59,7 @@ tl::unexpected<Error> FromUntrusted(const std::string& what, const store::Manife
                   caller.uid, change));
 }
 
-// Returns how to trust a repository that was added.
+// Returns the advice to add a repository again, for a repository that was added without trust.
 std::string AddAgain(const std::string& repository) {
   return fmt::format("remove it with `stasis repo remove {}` and add it again", repository);
 }

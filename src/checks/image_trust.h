@@ -22,9 +22,9 @@ namespace stasis::checks {
 Status CheckImageTrust(const store::ImageReader& image, const Caller& caller, const Paths& paths,
                        bool trusted);
 
-// The same for an image of a repository, before it is pulled: the checks of the program's user and
-// of the repository. `name` is that of the image there. CheckImageTrust() must follow after the
-// pull.
+// Checks an image of a repository before it is pulled: the program's user, and whether the caller
+// trusts the repository. `name` is the name of the image in the repository. CheckImageTrust() must
+// follow after the pull.
 Status CheckRemoteTrust(const store::Manifest& manifest, const std::string& name,
                         const repository::Registration& registration, const Caller& caller,
                         bool trusted);

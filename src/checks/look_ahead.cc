@@ -70,7 +70,8 @@ void AddProcess(Services& services, const plan::RecordedProcess& process, Outloo
   }
 }
 
-// Called only if no process is refused on its own.
+// Checks the memory that the processes share. Called only if no process is refused for its own
+// memory.
 Status CheckPeersOf(const AllProcesses& all) {
   std::vector<gpu_state::IpcMember> each;
   for (const auto& member : all.members) each.push_back({member.id, &member.hello});

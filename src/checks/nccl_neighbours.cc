@@ -82,7 +82,7 @@ Status Refuse(Services& services, const std::vector<Rank>& ranks,
   process::ProcessTree holders;
   STASIS_ASSIGN(holders.members, process::FindHolders(sockets));
   if (holders.members.empty()) return {};
-  // Suspended processes use no GPU, so they are not found.
+  // FindProcesses does not return suspended processes, because they use no GPU.
   STASIS_ASSIGN(auto neighbours, services.device->FindProcesses(holders));
   for (const auto& neighbour : neighbours) {
     for (const auto& rank : ranks) {

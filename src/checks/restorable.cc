@@ -45,8 +45,9 @@ bool IsUsed(const store::Manifest& manifest, const store::Gpu& gpu) {
   return false;
 }
 
-// Returns the GPU memory that the program needs on a GPU. Host memory for the ranges is allocated
-// before anything is loaded, so a false `used_bytes` must not hide them.
+// Returns the GPU memory that the program needs on a GPU. Counts the ranges themselves too, because
+// `used_bytes` of a forged manifest may be too small, and host memory for all ranges is allocated
+// before anything is loaded.
 uint64_t NeededBytes(const store::Manifest& manifest, const store::Gpu& gpu) {
   uint64_t sum = 0;
   for (const auto& range : manifest.ranges) {

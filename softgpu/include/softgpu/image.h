@@ -15,7 +15,7 @@ struct Dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
 
-// The kernel has no barrier, so the threads of a block may run one after the other.
+// A flag: the kernel has no barrier, so the threads of a block may run one after the other.
 inline constexpr uint32_t kKernelNoBarrier = 1;
 
 struct Kernel {

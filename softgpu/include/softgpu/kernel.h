@@ -83,7 +83,7 @@ struct dim3 : softgpu::Dim3 {
   dim3(unsigned dx = 1, unsigned dy = 1, unsigned dz = 1) : softgpu::Dim3{dx, dy, dz} {}
 };
 
-// The symbols are hidden, because every image has its own copy.
+// The symbols are hidden, because every image has its own copy of these functions.
 namespace softgpu __attribute__((visibility("hidden"))) {
 
   // The built-in variables of one device thread.
@@ -92,7 +92,7 @@ namespace softgpu __attribute__((visibility("hidden"))) {
     void* shared = nullptr;
   };
 
-  // Both are defined in kernel/runtime.cc, which is part of every image.
+  // Self() and Barrier() are defined in kernel/runtime.cc, which is part of every image.
   Thread& Self();
   void Barrier();
 

@@ -388,7 +388,7 @@ enum CUlaunchAttributeID {
   CU_LAUNCH_ATTRIBUTE_PRIORITY = 8,
 };
 
-// Passed through unchanged. No option is interpreted here.
+// Options of the JIT compiler. This code interprets none of them, so their values are not listed.
 enum CUjit_option : unsigned {};
 
 // NOLINTEND(readability-identifier-naming)

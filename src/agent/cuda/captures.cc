@@ -51,7 +51,8 @@ bool IsCapturing(CUstream stream) {
 }
 
 CUresult EndedWith(CUresult r, CUstream stream) {
-  // Only these two errors leave the capture open.
+  // The capture has ended unless the driver returned one of these two errors (WRONG_THREAD,
+  // UNMATCHED).
   if (r != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD && r != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED) {
     Ended(stream);
   }
@@ -82,8 +83,8 @@ void RunCallback(CUstream stream, CUresult status, void* argument) {
 }
 
 HostCall* MakeCall(CUhostFn function, CUstreamCallback callback, void* data) {
-  // A captured callback is not wrapped: a graph may run it any number of times, so the structure
-  // could never be freed.
+  // A captured callback is not wrapped: a graph may run it any number of times, so the structure of
+  // a wrapper could never be freed.
   if (CapturesOpen() != 0 || (function == nullptr && callback == nullptr)) return nullptr;
   auto* call = static_cast<HostCall*>(malloc(sizeof(HostCall)));
   if (call != nullptr) *call = {function, callback, data};
@@ -137,8 +138,8 @@ CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
   return EndedWith(real::cuStreamEndCapture_ptsz(stream, graph), stream);
 }
 CUresult cuStreamDestroy_v2(CUstream stream) {
-  // This is checked before the stream is destroyed, because afterwards another thread may get a new
-  // stream with the same handle.
+  // Check for a capture before the stream is destroyed, because afterwards another thread may get a
+  // new stream with the same handle.
   const bool capturing = IsCapturing(stream);
   CUresult r = real::cuStreamDestroy_v2(stream);
   if (r == CUDA_SUCCESS && capturing) Ended(stream);

@@ -80,7 +80,8 @@ uint64_t NumberOf(CUcontext context) {
   return i < g_contexts.size() ? g_contexts[i].number : 0;
 }
 
-// Returns false if the context is not in the table any more.
+// Removes the context of this number from the table. Returns false if it is not in the table any
+// more.
 bool EraseContext(uint64_t number, CUdevice* device) {
   Lock lock(g_mutex);
   const size_t i = g_contexts.FindIf([&](const Context& known) { return known.number == number; });
@@ -275,7 +276,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
 // A primary context ends with its last release, or at once with a reset.
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   CUcontext primary = PrimaryOf(device);
-  // This is done before every release, because only the driver knows which release is the last.
+  // Call BeforeContextEnds before every release, because only the driver knows which release is the
+  // last.
   BeforeContextEnds(primary);
   const uint64_t number = NumberOf(primary);
   CUresult r = real::cuDevicePrimaryCtxRelease_v2(device);

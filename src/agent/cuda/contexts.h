@@ -6,7 +6,8 @@
 
 namespace stasis::agent {
 
-// Adds a context to the table if it is new. Notes a blocker if there is no memory for the entry.
+// Adds a context to the table if it is new. Notes a blocker if host memory for the entry cannot be
+// allocated.
 void NoteContext(CUcontext context, CUdevice device);
 // Returns a context on the device in which the control thread can work, or null.
 CUcontext ContextOn(CUdevice device);
@@ -16,7 +17,7 @@ struct ContextEntry {
   CUcontext context;
   CUdevice device;
 };
-// Lists all contexts. Returns false if there is no memory.
+// Lists all contexts. Returns false if host memory for the list cannot be allocated.
 bool ListContexts(Vector<ContextEntry>* out);
 
 // Waits for all work in the context, which need not be current.

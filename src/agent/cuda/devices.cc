@@ -17,9 +17,9 @@ bool Has(CUdevice device, CUdevice_attribute attribute) {
   return real::cuDeviceGetAttribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
 }
 
-// Some virtual GPUs report attributes that they do not support, so this creates, exports and
-// releases one handle. Sets *sure to false if the GPU is full, because the result may then be
-// wrong.
+// Tests whether memory of the device can be exported: creates, exports and releases one handle,
+// because some virtual GPUs report attributes that they do not support. Sets *sure to false if the
+// GPU is full, because the result may then be wrong.
 bool CanExport(CUdevice device, bool* sure) {
   CUmemAllocationProp properties = ShareableProperties(device);
   size_t granularity = 0;
@@ -84,7 +84,7 @@ CUmemAllocationProp ShareableProperties(CUdevice device) {
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  // The driver does the same for memory that it allocates itself.
+  // The driver sets this flag too for memory that it allocates itself.
   properties.allocFlags.gpuDirectRDMACapable = g_devices[device].rdma ? 1 : 0;
   return properties;
 }

@@ -20,7 +20,7 @@ struct Device {
 // Returns the device; the first use probes it with driver calls, so the caller must not hold
 // g_memory_mutex. Returns null if there is no such device or its ordinal is too high.
 Device* DeviceAt(CUdevice device);
-// Does the same without a driver call: returns null if the device is not probed yet.
+// Returns the device without a driver call, or null if it has not been probed yet.
 Device* KnownDevice(CUdevice device);
 int DeviceCount();  // one more than the highest probed ordinal
 void ResetDevices();

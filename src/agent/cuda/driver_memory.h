@@ -1,4 +1,4 @@
-// The account of memory that stays with the driver. This memory makes a suspend slower.
+// Counts the memory that stays with the driver. Such memory makes a suspend slower.
 //
 // Safe to call from any thread, except MayBeHostMemory and ResetDriverMemory.
 #pragma once

@@ -97,8 +97,8 @@ void ResetFloor() {
   g_lowered.AbandonAfterFork();
 }
 
-// This hook passes no gate, so the program may call it between suspend and resume, and while limits
-// change.
+// This hook passes no gate, so the program may call it between suspend and resume, and while the
+// agent changes the limits.
 STASIS_EXPORT CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
   CUcontext current = nullptr;
   if (limit != CU_LIMIT_STACK_SIZE || value == nullptr ||

@@ -11,11 +11,11 @@
 namespace stasis::agent {
 
 void NoteCopyBegins();
-// Call this when the client has closed its descriptors. Does nothing if there is no copy.
+// Call this when the client has closed its descriptors. Does nothing if no copy is in progress.
 void NoteCopyEnds();
 // Call this when the client has disconnected during a copy. The kernel frees the memory only after
-// the client and its mover have ended, so allocations wait for a short time. Does nothing if there
-// is no copy.
+// the client and its mover have ended, so allocations wait for a short time. Does nothing if no
+// copy is in progress.
 void NoteCopyIsLost();
 void ResetHeldMemory();  // in a forked child
 

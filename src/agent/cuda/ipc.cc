@@ -158,8 +158,9 @@ void GiveShared(const agent_protocol::IpcRequest& request, agent_protocol::IpcAn
     return;
   }
   Lock lock(g_memory_mutex);
-  // While the gate is closed, only importers that had the memory before get it. A new importer is
-  // not in the list of importers that the client has, and waits until the gate opens.
+  // While the gate is closed, the memory is given only to importers that had it when the gate
+  // closed. A new importer is not in the list of importers that the client has, and waits until the
+  // gate opens.
   if (request.region == 0 && gate::IsClosed()) {
     answer->outcome = IpcOutcome::kNotNow;
     return;
@@ -341,8 +342,8 @@ bool StillHere(uint64_t id) {
 
 void DescribeIpc(agent_protocol::HelloReply* reply) {
   Vector<IpcUser> users;
-  // If there is no memory for the list, report more peers than the limit, so that the client
-  // refuses the suspend.
+  // If host memory for the list cannot be allocated, report more peers than the limit, so that the
+  // client refuses the suspend.
   if (!ListIpcUsers(&users)) reply->ipc_peer_count = agent_protocol::kMaxIpcPeers + 1;
   if (HasIpcName()) reply->ipc_name = *OwnIpcName();
   Lock lock(g_memory_mutex);

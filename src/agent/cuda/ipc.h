@@ -30,7 +30,7 @@ struct IpcHandle {
 };
 static_assert(sizeof(IpcHandle) == 64);
 
-// Returns false if the handle is the driver's.
+// Reads a handle of the agent. Returns false if the handle is the driver's.
 bool ReadIpcHandle(IpcKind kind, const char (&bytes)[64], IpcHandle* out);
 CUresult MakeIpcHandle(IpcKind kind, uint64_t id, char (&bytes)[64]);
 bool IsSound(const IpcHandle& handle);
@@ -44,20 +44,21 @@ struct Import {
   Watched link;     // connected as long as the import is held
 };
 
-// The owner calls these.
+// The owner of the memory calls the following functions.
 
 // Answers a request for memory, on the server's thread. If the answer is kGiven, the caller must
 // close *fd, and must call EndUse when the importer no longer uses the memory.
 void GiveShared(const agent_protocol::IpcRequest& request, agent_protocol::IpcAnswer* answer,
                 int* fd);
 
-// The importer calls these.
+// The importer calls the following functions.
 
 // MayShare sets the header's bit for shared memory while memory may become shared; MaySharePassed
-// then sets or clears it as appropriate. The caller must not hold a mutex.
+// afterwards clears the bit if no memory is shared. The caller must not hold a mutex.
 void MayShare();
 void MaySharePassed();
-// After the end of a process that shared memory: clears the bit if no memory is shared any more.
+// Called when a process that shared memory has ended: clears the bit if no memory is shared any
+// more.
 void NoteWhetherStillShared();
 struct ScopedMayShare {
   ScopedMayShare() { MayShare(); }
@@ -96,7 +97,7 @@ bool ImportsAreKnown(char* text, size_t size);
 // called again.
 bool RejoinImports(char* text, size_t size);
 
-// Both sides call these.
+// Owner and importer call the following functions.
 
 // Fills in the processes that share memory with this one.
 void DescribeIpc(agent_protocol::HelloReply* reply);

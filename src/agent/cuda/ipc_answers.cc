@@ -20,7 +20,7 @@ using agent_protocol::IpcOutcome;
 
 constexpr size_t kMostAsked = 4096;
 
-// An importer that waits until an event of this process is reached, or disconnects.
+// An importer that waits for an event of this process to complete.
 struct Asked {
   Watched socket;
   uint64_t id;
@@ -35,7 +35,7 @@ bool HasGone(const Watched& socket) {
   return poll(&one, 1, 0) > 0 && (one.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
 }
 
-// Returns false if the event is not reached yet.
+// Returns false if the event has not completed and the other agent is still connected.
 bool GiveAnswer(Asked one) {
   agent_protocol::IpcAnswer answer{};
   answer.outcome = LookAtEvent(one.id);
@@ -77,7 +77,8 @@ bool LookAtAll() {
   return any;
 }
 
-// One thread serves all entries, so it polls: often at first, then with longer pauses.
+// One thread serves all entries and cannot block on a single event, so it polls: often at first,
+// then with longer pauses.
 void* AnswerThread(void*) {
   Relaxed relaxed;
   constexpr int64_t kShortestNs = 50'000, kLongestNs = 2'000'000;
@@ -109,7 +110,8 @@ bool AnswerWhenReached(const Watched& socket, uint64_t id) {
   if (one.socket.fd < 0) return false;
   {
     Lock lock(g_ipc_answers_mutex);
-    // This is counted before the entry is added, because the thread may answer it at once.
+    // Increase the count before the entry is added, because the thread may answer and remove the
+    // entry at once.
     if (g_answers.load() < kMostAsked && g_asked.Reserve(g_answers.load() + 1)) {
       g_answers.fetch_add(1);
       g_asked.Push(one);

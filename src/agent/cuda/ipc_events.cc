@@ -40,7 +40,8 @@ struct Drivers {
   CUcontext context;
 };
 Vector<Drivers> g_drivers;
-// Set when a table gets its first entry. Calls on ordinary events read only these two flags.
+// g_any is set when any of the tables above gets an entry, g_any_theirs when g_theirs gets one.
+// Calls on ordinary events read only these two flags.
 std::atomic<bool> g_any{false};
 std::atomic<bool> g_any_theirs{false};
 
@@ -98,7 +99,7 @@ void NoteDriversEvent(CUevent event, const char* what) {
 enum class Wait { kReached, kNotYet, kUnknown };
 
 // Asks the owner. An owner that does not listen has ended or is suspended, and in both cases all of
-// its submitted work is done. After any other error the event may not be reached, and a program
+// its submitted work has finished. After any other error the event may be incomplete, and a program
 // that continues would read data too early.
 Wait AskOwner(const Theirs& theirs, int timeout_ms) {
   // An owner that is about to stop listening closes connections that it has not answered, so ask
@@ -177,7 +178,7 @@ IpcOutcome LookAtEvent(uint64_t id) {
   CUresult result = CUDA_SUCCESS;
   {
     gate::TryAsk asking;
-    // Behind a sealed gate all work is done.
+    // If the gate is sealed, all submitted work has finished, so the event has completed.
     if (asking.inside()) {
       result = real::cuCtxSetCurrent(context);
       if (result == CUDA_SUCCESS) result = real::cuEventQuery(event);

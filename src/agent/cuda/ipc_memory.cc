@@ -31,8 +31,8 @@ CUdevice DeviceOf(const agent_protocol::Uuid& uuid) {
   return -1;
 }
 
-// Opens an allocation again that is open in the context already. Returns false if it is not open
-// there. The caller holds the mutex.
+// Increases the open count of an allocation that is already open in the context. Returns false if
+// the allocation is not open there. The caller holds the mutex.
 bool OpenAgain(const IpcPlace& owner, uint64_t piece, CUcontext context, CUdeviceptr* out) {
   for (Region* region : g_regions) {
     if (region->import == nullptr || region->context != context ||
@@ -72,7 +72,7 @@ CUresult MapGiven(const IpcPlace& owner, uint64_t piece, CUcontext context, CUde
   const agent_protocol::IpcAnswer& answer = given->answer;
   {
     Lock lock(g_memory_mutex);
-    // Another thread may have opened it during the request to the owner.
+    // Another thread may have opened the allocation during the request to the owner.
     if (OpenAgain(owner, piece, context, out)) return CUDA_SUCCESS;
     for (Region* region : g_regions) {
       const Import* import = region->import;
@@ -152,7 +152,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr ptr) {
   {
     Lock lock(g_memory_mutex);
     Found found = FindAllocation(ptr);
-    // The driver does not share pool memory by this call either.
+    // cuIpcGetMemHandle does not support pool memory, so the driver returns the error for it.
     if (found.block != nullptr && found.region->pool == nullptr) {
       if (handle == nullptr || found.region->import != nullptr) return CUDA_ERROR_INVALID_VALUE;
       piece = found.block->id;
@@ -168,7 +168,8 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr ptr) {
 
 namespace {
 
-// The driver shares this memory itself, so the agent cannot carry it.
+// Notes a blocker if the call succeeded: the driver then shares the memory itself, and the agent
+// cannot carry it.
 CUresult Noted(CUresult r) {
   if (r == CUDA_SUCCESS) NoteBlocker(agent_protocol::kBlockerLegacyIpc, "cuIpcOpenMemHandle");
   return r;
@@ -176,7 +177,8 @@ CUresult Noted(CUresult r) {
 
 }  // namespace
 
-// The CUDA runtime looks this version up by number.
+// The CUDA runtime gets this older version of the function by its version number
+// (cuGetProcAddress).
 CUresult cuIpcOpenMemHandle(CUdeviceptr* ptr, CUipcMemHandle handle, unsigned flags) {
   IpcHandle ours;
   return ReadIpcHandle(kIpcMemory, handle.reserved, &ours)

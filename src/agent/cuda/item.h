@@ -30,7 +30,7 @@ inline uint64_t BytesOf(const Item& item) {
 inline CUdevice DeviceOf(const Item& item) {
   return item.region != nullptr ? item.region->device : item.handle->device;
 }
-// Returns null if the memory is this process's own.
+// Returns the import to which the memory belongs, or null if the memory is this process's own.
 inline Import* ImportOf(const Item& item) {
   return item.region != nullptr ? item.region->import : item.handle->import;
 }
@@ -57,7 +57,7 @@ CUresult ExportItem(const Item& item, int* fd);
 // an error the item is still absent.
 CUresult ImportItem(const Item& item, int fd);
 
-// Calls `f` with each import of both kinds until it returns false.
+// Calls `f` with each imported region and each imported handle until `f` returns false.
 template <class F>
 void ForEachImport(F f) {
   for (Region* region : g_regions) {

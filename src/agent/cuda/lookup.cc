@@ -177,7 +177,8 @@ void EnterAddress(uint32_t entry) {
   }
 }
 
-// Returns null if the address is neither a hooked function of the driver nor a hook.
+// Returns the agent's hook for the address of a driver's function or of the hook itself, or null if
+// the address is neither.
 void* OursFor(void* address) {
   for (uint32_t at = HashAddress(address);; at = (at + 1) % kBuckets) {
     const uint32_t there = g_by_address[at].load(std::memory_order_acquire);
@@ -253,8 +254,8 @@ void* Substitute(const char* name, void* address) {
     return g_functions[index].ours;
   }
   if (void* ours = OursFor(address)) return ours;
-  // This is an unknown version, or a function of another copy of the driver. Calls to it would
-  // bypass the gate.
+  // The address belongs to an unknown version of the function, or to another copy of the driver.
+  // Calls to it would bypass the gate.
   if (IsVital(name)) NoteBlocker(agent_protocol::kBlockerUnknownFunction, name);
   return address;
 }

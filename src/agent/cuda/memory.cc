@@ -118,7 +118,8 @@ Region* NewRegion(uint64_t bytes, CUdevice device, CUcontext context) {
   return region;
 }
 
-// Places a region. `r` is the result of creating its handle. Frees the region after an error.
+// Completes a new region: maps it if its handle was created (`r` is the result of that call). Frees
+// the region after an error.
 CUresult Complete(Region* region, CUresult r, Region** out) {
   if (r == CUDA_SUCCESS) {
     r = PlaceRegion(region);
@@ -240,8 +241,8 @@ CUresult AllocateHere(uint64_t bytes, CUdevice device, CUcontext context, CUdevi
   return GrowBy(RoundUp(bytes, kGranularity), device, context, nullptr, false, bytes, out);
 }
 
-// Counts a tiny allocation and returns true, if the driver's budget for tiny allocations on the
-// device has room for it.
+// Returns true, and counts the tiny allocation, if it fits into the budget of the device for tiny
+// allocations that stay with the driver.
 bool CountTiny(Device* device, uint64_t bytes) {
   Lock lock(g_memory_mutex);
   if (bytes >= kTiny || device->tiny_bytes + bytes > kTinyBudget) return false;
@@ -249,7 +250,7 @@ bool CountTiny(Device* device, uint64_t bytes) {
   return true;
 }
 
-// Removes one allocation, and with the last one its region.
+// Removes one allocation from its region, and the region too if it has no other allocation.
 void Remove(Found found, Leaving* leaving) {
   Region* region = found.region;
   region->used -= found.block->bytes;
@@ -282,7 +283,7 @@ CUresult Allocate(CUdeviceptr* ptr, size_t bytes, CUdevice device, CUcontext con
     if (r != CUDA_SUCCESS) UncountTiny(device, bytes);
     return r;
   }
-  // The driver may still find memory, and otherwise returns the error that the program expects.
+  // The driver may still find GPU memory. Otherwise it returns the error that the program expects.
   return Plain(ptr, bytes, DriverKind::kPlain, device);
 }
 
@@ -440,7 +441,8 @@ CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
   return r;
 }
 
-// The program exports memory to a network card or another driver.
+// The program exports memory to a network card or another driver, whose use of the memory the agent
+// cannot track.
 CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr ptr, size_t size,
                                        CUmemRangeHandleType type, unsigned long long flags) {
   CUresult r = real::cuMemGetHandleForAddressRange(handle, ptr, size, type, flags);

@@ -9,8 +9,8 @@
 //   A new region is made first and entered in the table afterwards (GrowBy). A region is taken out
 //   of the table first and freed afterwards (Leaving).
 //   Both happen inside the gate. So while the gate is closed no region is half made, the table
-//   holds all regions, and only the control thread changes it. While the gate is open, the account
-//   in HelloReply lacks regions that are being made.
+//   holds all regions, and only the control thread changes it. While the gate is open, the figures
+//   in HelloReply lack regions that are being made.
 #pragma once
 
 #include "agent/cuda/devices.h"
@@ -76,7 +76,8 @@ struct Found {
 Found FindAllocation(CUdeviceptr address);
 
 // Regions and handles that were taken out of the tables. The destructor returns them to the driver,
-// so a Leaving is declared before the Lock on g_memory_mutex.
+// which must happen without g_memory_mutex: declare this object before the Lock, so that it is
+// destroyed after the unlock.
 class Leaving {
  public:
   Leaving() = default;
@@ -97,11 +98,13 @@ uint64_t SlabBytes(CUdevice device);
 // g_memory_mutex.
 CUresult GrowBy(uint64_t region_bytes, CUdevice device, CUcontext context, Pool* pool, bool slab,
                 uint64_t bytes, CUdeviceptr* out);
-// Maps another process's memory as a region without blocks, which is in no table yet. The region
-// owns `import` if this succeeds. The descriptor stays the caller's. Mutexes as for GrowBy.
+// Maps another process's memory as a region without blocks, which is in no table yet. On success
+// the region owns `import`. The caller still owns the descriptor. The caller holds the same mutexes
+// as for GrowBy.
 CUresult MakeImport(uint64_t bytes, CUdevice device, CUcontext context, Import* import, int fd,
                     Region** out);
-// Adds a region to the table. Returns false if there is no memory. The caller holds the mutex.
+// Adds a region to the table. Returns false if host memory for the entry cannot be allocated. The
+// caller holds the mutex.
 bool EnterRegion(Region* region);
 // Maps the region's handle at the region's address.
 CUresult MapRegion(Region* region);

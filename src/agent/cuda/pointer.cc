@@ -19,7 +19,7 @@ Answer Give(void* data, T value) {
   return Answer::kMine;
 }
 
-// Answers for memory of the agent. The caller holds g_memory_mutex.
+// Answers a query about memory of the agent. The caller holds g_memory_mutex.
 Answer Tell(const Found& found, void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
   const Region& region = *found.region;
   const CUdeviceptr base = region.address + found.block->offset;

@@ -53,7 +53,7 @@ bool HasRegions(const Pool* pool) {
   return false;
 }
 
-// Takes room in the smallest region that has it, to keep large pieces for large requests.
+// Takes room in the smallest region that has enough room, to keep large pieces for large requests.
 bool TakeFree(Pool* pool, uint64_t bytes, bool slabs, CUdeviceptr* out) {
   Region* tried = nullptr;
   for (;;) {
@@ -99,7 +99,7 @@ struct Release {
   uint64_t keep;    // for `pool`, in place of its threshold
 };
 
-// Takes unused regions out of the tables. `leaving` frees their memory later.
+// Takes unused regions out of the tables. The destructor of `leaving` frees their memory.
 void Collect(const Release& what, Leaving* leaving) {
   g_pools_look.store(false, std::memory_order_relaxed);
   ReapFreed();
@@ -233,7 +233,8 @@ CUresult AllocateIn(Pool* pool, uint64_t bytes, uint64_t stream, CUdeviceptr* ou
   return CUDA_SUCCESS;
 }
 
-// Does not block the calling thread.
+// Only wakes the thread that frees the memory, and starts it if necessary. Does not block the
+// caller.
 void ReleaseSoon() {
   uint32_t none = 0;
   if (g_release_thread.compare_exchange_strong(none, 1)) {
@@ -344,7 +345,8 @@ CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
   return r;
 }
 
-// The driver counts only memory that it serves itself; the agent's memory is added.
+// The driver counts only memory that it serves itself; so the memory of the agent's regions is
+// added.
 CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
   CUresult r = real::cuMemPoolGetAttribute(handle, attribute, value);
   if (r != CUDA_SUCCESS) return r;

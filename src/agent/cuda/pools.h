@@ -5,7 +5,7 @@
 //   alloc   usable at once, which is more than CUDA promises. The memory comes from a block that
 //           the same stream has freed, from a free piece, or from a new region. If no GPU memory is
 //           free, it comes from a block that another stream has freed, and the stream waits for it.
-//   free    the block stays taken until an event, recorded at the free, is reached.
+//   free    the block stays taken until an event, recorded at the free, has completed.
 //   sync    regions without blocks are freed, down to the pool's release threshold, by a thread of
 //           the agent, since unmapping may wait for work of other streams.
 //
@@ -29,9 +29,9 @@ struct Pool {
 
 // Frees a block of a pool that no work uses any more. The caller holds the mutex.
 void FreePoolBlock(Found found);
-// For an allocation that found no memory: frees all unused memory of the pools, or else waits for
-// one pending free. Returns true if the allocation should be tried again. The caller must not hold
-// the mutex.
+// Called for an allocation that found no GPU memory: frees all unused memory of the pools, or else
+// waits for one pending free. Returns true if the allocation should be tried again. The caller must
+// not hold the mutex.
 bool FindMemoryInPools(CUdevice device);
 
 // The following is for stream_order.cc. The caller must not hold the mutex.

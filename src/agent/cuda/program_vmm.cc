@@ -34,7 +34,8 @@ size_t MappingFrom(uint64_t address) {
 }
 
 // Memory is in use as long as the program holds its handle or maps it, or another process uses an
-// export of it. As long as it is in use it must be carried, and this returns false.
+// export of it. As long as the memory is in use it must be carried, and this function returns
+// false.
 bool DropIfUnused(ProgramHandle* handle, Leaving* leaving) {
   if (handle->references > 0 || handle->mappings > 0 || handle->users > 0) return false;
   if (handle->exported && !handle->claimed) NoteUnclaimed();
@@ -94,14 +95,16 @@ struct Translated {
         return;
       }
       copy[i].handle = handle->real;
-      // Mappings in arrays are not recorded, so this memory cannot be released at a suspend.
+      // Mappings in arrays are not recorded, so memory that is mapped in an array cannot be
+      // released at a suspend.
       NoteShared(handle, "cuMemMapArrayAsync");
     }
   }
   ~Translated() { free(copy); }
   Translated(const Translated&) = delete;
   ArrayMapInfo* copy = nullptr;
-  // If set, the driver must not be called: it might dereference the agent's number as a pointer.
+  // If true, the driver must not be called, because it might dereference the agent's number for the
+  // handle as a pointer.
   CUresult error = CUDA_SUCCESS;
 };
 
@@ -302,7 +305,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
     Lock lock(g_memory_mutex);
     if (HoldsOurs(ptr)) return CUDA_ERROR_INVALID_VALUE;  // not a mapping of the program
   }
-  // Called without the mutex, because it waits for running work.
+  // cuMemUnmap is called without the mutex, because it waits for running work.
   CUresult r = real::cuMemUnmap(ptr, size);
   if (r != CUDA_SUCCESS) return r;
   bool imports = false;
@@ -361,7 +364,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* out, void* ad
   return real::cuMemRetainAllocationHandle(out, addr);
 }
 
-// Used for sparse arrays. The list contains handles.
+// A call for sparse arrays. Its list contains handles, which must be replaced by the driver's.
 #define STASIS_MAP_ARRAY(suffix)                                               \
   CUresult cuMemMapArrayAsync##suffix(STASIS_P3) {                             \
     Translated list(reinterpret_cast<const ArrayMapInfo*>(a), unsigned(b));    \

@@ -36,8 +36,8 @@ extern Vector<ProgramHandle*> g_program_handles;  // by id
 bool IsProgramId(uint64_t handle);
 // Returns the handle, or null if there is none. The caller holds the mutex.
 ProgramHandle* FindProgramHandle(uint64_t id);
-// Adds a handle with one reference to the table and returns it, or null if there is no memory.
-// `real` stays the caller's if this fails. The caller holds the mutex.
+// Adds a handle with one reference to the table and returns it, or null if host memory for the
+// entry cannot be allocated. `real` stays the caller's if this fails. The caller holds the mutex.
 ProgramHandle* AddProgramHandle(CUmemGenericAllocationHandle real, uint64_t bytes, CUdevice device);
 // Ends a use by another process (GiveShared begins one). The memory lives until its last use ends.
 // Does nothing if no handle has this id. The caller must not hold the mutex.
@@ -58,8 +58,9 @@ void GiveBackHandle(ProgramHandle* handle);
 
 CUresult UnmapAll(ProgramHandle* handle);
 CUresult MapAll(ProgramHandle* handle);
-// Returns the lowest address of its mappings, with the access of its device and of the other
-// devices there, or 0 if it is not mapped.
+// Returns the lowest address at which the handle is mapped, and in `protection` and `peers` the
+// access of the handle's device and of the other devices to that mapping. Returns 0 if the handle
+// is not mapped.
 uint64_t FirstMapping(ProgramHandle* handle, uint32_t* protection, uint64_t* peers);
 
 void ResetProgramVmm();

@@ -86,7 +86,7 @@ Block* BlockOf(const Pending& pending) {
   return &region->blocks[b];
 }
 
-// Frees the block of a pending entry whose event is reached.
+// Frees the block of a pending entry whose event has completed.
 void Finish(size_t i) {
   Pending pending = g_pending[i];
   EraseBlock(pending.region, BlockOf(pending));
@@ -248,8 +248,8 @@ CUresult FreeAsync(const Calls& calls, CUdeviceptr ptr, CUstream stream) {
       region = found.region;
     }
   }
-  // cuMemFreeAsync also accepts memory from cuMemAlloc. This waits for all work and then frees the
-  // memory, which is later than requested but never too early.
+  // cuMemFreeAsync also accepts memory from cuMemAlloc. The hook of cuMemFree waits for all work
+  // and then frees the memory, which is later than requested but never too early.
   if (region != nullptr && region->pool == nullptr) return hook::cuMemFree_v2(ptr);
   // In a capture, only memory of the graph can be freed; the driver returns the error for other
   // memory.
@@ -284,7 +284,7 @@ CUresult FreeAsync(const Calls& calls, CUdeviceptr ptr, CUstream stream) {
 
 }  // namespace
 
-// Events of one stream are reached in order. After the first one that is not reached, the other
+// The events of one stream complete in order. After the first one that has not completed, the other
 // frees of its stream are skipped.
 void ReapFreed() {
   uint64_t busy[8];

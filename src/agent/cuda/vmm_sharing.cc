@@ -68,8 +68,8 @@ bool ReadToken(int fd, IpcHandle* out) {
   return read && ReadIpcHandle(kIpcProgramHandle, bytes, out);
 }
 
-// Adds a reference to a handle that is open already. Returns false if it is not open. The caller
-// holds the mutex.
+// Adds a reference to a handle that is open already. Returns false if the handle is not open. The
+// caller holds the mutex.
 bool HoldAgain(const IpcHandle& token, CUmemGenericAllocationHandle* out) {
   for (ProgramHandle* handle : g_program_handles) {
     const bool same = handle->import != nullptr
@@ -133,7 +133,7 @@ CUresult ImportToken(const IpcHandle& token, CUmemGenericAllocationHandle* out) 
     return CUDA_ERROR_INVALID_VALUE;  // not a handle, according to its owner
   Lock growing(g_growth_mutex);
   {
-    // Another thread may have imported it during the request to the owner.
+    // Another thread may have imported the handle during the request to the owner.
     Lock lock(g_memory_mutex);
     if (HoldAgain(token, out)) return CUDA_SUCCESS;
   }
@@ -172,7 +172,8 @@ CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHan
     Lock lock(g_memory_mutex);
     ProgramHandle* handle = FindProgramHandle(id);
     if (handle == nullptr || handle->references == 0) return CUDA_ERROR_INVALID_VALUE;
-    // An imported handle has no requested types, so like the driver's it cannot be exported again.
+    // No types were requested for an imported handle, so it cannot be exported again. The driver
+    // does not export imported handles either.
     if ((handle->asked & type) == 0) return CUDA_ERROR_INVALID_VALUE;
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || shareable == nullptr || flags != 0) {
       CUresult r = real::cuMemExportToShareableHandle(shareable, handle->real, type, flags);
