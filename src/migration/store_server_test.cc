@@ -119,7 +119,7 @@ TEST_F(StoreServerTest, RefusesDamagedAndUnexpectedRequests) {
   EXPECT_CODE(Ask(ObjectMessage::kDelete, request, "a payload"), Code::kInvalidArgument);
   request.set_bytes(kMaxPayloadBytes + 1);
   EXPECT_CODE(Ask(ObjectMessage::kGet, request), Code::kOutOfRange);
-  // The connection still works.
+  // The connection can still be used.
   EXPECT_SUCCESS(Ask(ObjectMessage::kPut, request, "data"));
   EXPECT_EQ(store_.Objects().at("key"), "data");
   EXPECT_CODE(Ask(ObjectMessage::kGet, request), Code::kOutOfRange);
