@@ -12,7 +12,7 @@ using gpu_state::GpuShard;
 
 namespace {
 
-// Returns how much of the arena the ranges need.
+// Returns how many bytes of the arena the ranges occupy, counted from its beginning.
 uint64_t EndOf(const std::vector<dataplane::Range>& ranges) {
   uint64_t end = 0;
   for (const dataplane::Range& range : ranges) {

@@ -132,7 +132,7 @@ const Case kCases[] = {
      [](World& world) {
        FullySuspended(world);
        for (auto& process : world.program.processes()) process->state = ProcessState::kRunning;
-       // The command died while it returned the memory: only process 1 has its memory back.
+       // The command died while it was returning the memory: only process 1 has its memory back.
        world.log.Set("agent 2 Map", fakes::Fault::kFail);
        gpu_state::SharedResume path(world.services, {});
        ASSERT_TRUE(path.FindArenas(world.Record()));

@@ -32,8 +32,8 @@ struct RestoreOptions {
   bool new_pidns = false;  // restore into a new pid namespace whose init process is the shim
   // Skips the checks of the image's origin and owners (checks/image_trust.h).
   bool trust_image = false;
-  // Another program drives CRIU (hold.h), and the image holds GPU data only. The program does not
-  // become a job.
+  // True if another program drives CRIU (hold.h). The image then contains GPU data only, and the
+  // program does not become a job.
   bool held = false;
   // The numbers N of the devices /dev/nvidiaN that a held restore must not use.
   std::vector<int> refused_minors;

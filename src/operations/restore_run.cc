@@ -68,7 +68,7 @@ Operation RestoreRun::MakeOperation(Operation base) {
 Phase RestoreRun::ImageVerify() {
   return {
       .name = "image-verify", .timeout = seconds(3600), .run = [this](PhaseScope& scope) -> Status {
-        // data-read checks the blocks.
+        // Skips the units, which are checked when they are read (blocks by data-read).
         auto report =
             reader_.Verify(store::VerifyLevel::kAllButUnits, [&](uint64_t done, uint64_t total) {
               scope.ReportBytes(done, total);

@@ -34,8 +34,8 @@ using plan::Operation;
 using plan::PhaseScope;
 using plan::Plan;
 
-// If the driver's restore runs out of GPU memory, it cannot be tried again, so free memory is
-// checked first.
+// If the driver's restore runs out of GPU memory, it cannot be repeated, so free memory is checked
+// first.
 Status CheckDeviceMemory(Services& services, const Survey& survey, const device::GpuMap& map) {
   std::map<device::GpuUuid, uint64_t> wanted;
   for (const auto& p : survey.device_processes) {
