@@ -20,7 +20,7 @@ using testing::Method;
 
 class GcTest : public testing::RepositoryTest {
  protected:
-  // Puts the pack and the indexes of a push that nothing needs yet.
+  // Stores a pack and the indexes of a push. Nothing needs these objects yet.
   PushId PutObjects() {
     const PushId push = *PushId::Random();
     for (const std::string& key : {PackKey({push, 1}), PlaceKey(push), NamesKey(push)}) {

@@ -13,14 +13,14 @@ namespace stasis::repository {
 
 namespace {
 
-// A unit is stored uncompressed if compression saves less than this part of it.
+// A unit is stored uncompressed if compression saves less than this fraction of it.
 constexpr uint32_t kLeastSaving = 16;  // one sixteenth
 // Units are read, checked and sealed in groups of about this size, which stay in the processor's
 // cache meanwhile.
 constexpr uint64_t kSealGroupBytes = 1 << 20;
 
 // Moves a unit to `to`, compressed if that makes it smaller. Returns its stored size. `to` may be
-// where the unit is, or before it.
+// the place of the unit in memory, or a place before it.
 uint32_t Store(std::string_view plain, store::Codec codec, char* to) {
   const uint32_t bytes = static_cast<uint32_t>(plain.size());
   if (codec != store::Codec::kNone) {

@@ -21,7 +21,8 @@ namespace stasis::repository {
 
 namespace {
 
-// Each repair uses packs that no gc can delete any more, so a second one is rare.
+// The maximum number of rounds: the upload, then repairs. A second repair is rare, because no gc
+// can delete the packs that a repair uses.
 constexpr unsigned kMaxRounds = 8;
 constexpr unsigned kUploadThreads = 2;  // in addition to one per processor
 constexpr std::chrono::seconds kCleanUpTimeout{30};
@@ -160,7 +161,8 @@ Status Pusher::PutPacks(const std::vector<NewPack>& packs) {
   return {};
 }
 
-// The place comes first: other pushes find the packs by their names.
+// Stores each index of places before the index of names, because other pushes find packs by their
+// names and then need the places.
 Status Pusher::PutIndex(const std::vector<NewPack>& packs) {
   std::map<PushId, NamesIndex> indexes;
   for (const NewPack& pack : packs) {
@@ -205,7 +207,8 @@ Result<std::set<PackId>> Pusher::AskPresent() {
   return lost;
 }
 
-// Writes all that the image needs, and checks that no gc has deleted or will delete any of it.
+// Writes all objects that the image needs, and checks that no gc has deleted, or will delete, any
+// of them.
 Status Pusher::PutAll() {
   for (unsigned round = 0; round < kMaxRounds; ++round) {
     STASIS_ASSIGN(const auto packs, plan_->PlaceRest());
@@ -258,7 +261,7 @@ Status Pusher::Publish() {
                   .WithContext(repository_.NameOf(ImageKey(name_)) + " may exist or not"));
 }
 
-// Without success the record stays until a gc finds that it is abandoned.
+// If the record cannot be removed, it stays until a gc finds that it is abandoned.
 void Pusher::RemovePending() {
   if (!is_pending_) return;
   const auto removed =

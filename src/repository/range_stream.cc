@@ -21,7 +21,7 @@ using store::UnitJobs;
 constexpr unsigned kStreamThreads = 8;                // in addition to one per processor: they wait
 constexpr uint64_t kMostAtOnce = uint64_t{64} << 20;  // bytes without a request, in one job
 
-// A stored unit, and a place where it belongs.
+// A stored unit, and a place in an output where it belongs.
 struct WantedUnit {
   StoredUnit stored;
   UnitJobs::Place to;
@@ -131,7 +131,8 @@ class RangeReader {
   std::atomic<uint64_t> done_{0};
 };
 
-// Extends the last job if it ends where this one begins, and adds a new job otherwise.
+// Adds bytes that need no request. Extends the last StreamJob if it ends where these bytes begin,
+// and adds a new one otherwise.
 void RangeReader::AddWithoutRequest(StreamJob::Kind kind, const UnitJobs::Place& place,
                                     uint64_t bytes) {
   if (!jobs_.empty()) {
