@@ -1,5 +1,5 @@
-// The files that the shim writes to the job's directory: see shim_protocol.h. `jobs/record.h` reads
-// them.
+// These files have been invalid since the rename, because they name other processes. They are
+// removed only for tidiness.
 #pragma once
 
 #include <string>

@@ -151,7 +151,7 @@ Status Shim::Start(Step* step) {
 Status Shim::OpenTerminal() {
   STASIS_ASSIGN(terminal_, Terminal::Open(options_.job_dir, *options_.terminal, log_.fd()));
   if (options_.client >= 0) terminal_.Attach(UniqueFd(options_.client));
-  // The screen shows output from before the dump.
+  // New clients first see the end of the output from before the dump.
   if (options_.mode == ShimOptions::Mode::kRestore) terminal_.Remember(log_.LastBytes());
   return {};
 }
