@@ -88,8 +88,8 @@ class Spinner : public Workload {
     nanosleep(&rest, nullptr);
   }
 
-  // Visits every word in each turn. Only this thread writes it, so it must have the value of the
-  // turn before.
+  // Visits every word in each turn. Only this thread writes the words, so each must have its value
+  // of the previous turn.
   void Count(uint32_t kind) {
     static constexpr const char* kNames[kKinds] = {"pinned", "mapped", "registered"};
     volatile uint64_t* words = memory_[kind];
