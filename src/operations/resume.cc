@@ -90,14 +90,16 @@ Result<OperationResult> FinishRunning(Services& services, const Survey& survey,
     result.shared_bytes = waiting.bytes();
   }
   if (options.dry_run) {
-    result.notes.push_back(away ? "its GPU state is already restored; its memory would be restored"
+    result.notes.push_back(away ? "the driver's part of its GPU state is already restored; the GPU "
+                                  "memory in arenas would be restored"
                                 : "its GPU state is already restored");
     return result;
   }
   STASIS_TRY(gpu_state::ReturnStoredData(services, running.device_processes));
   for (const auto& p : running.device_processes)
     STASIS_TRY(gpu_state::ForgetSuspended(services.paths, p.id));
-  result.notes.push_back(away ? "its GPU state was already restored; its memory was restored now"
+  result.notes.push_back(away ? "the driver's part of its GPU state was already restored; the GPU "
+                                "memory in arenas is now restored too"
                               : "it was running already");
   return result;
 }
