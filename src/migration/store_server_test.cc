@@ -11,7 +11,7 @@ namespace {
 using objects::CallOptions;
 using objects::testing::MemoryStore;
 
-// A store that checks nothing and records that it was asked.
+// A store that checks nothing and records whether it was called.
 class RecordingStore final : public objects::ObjectStore {
  public:
   Status Put(const std::string&, std::span<const std::string_view>, const CallOptions&) override {
