@@ -8,7 +8,7 @@
 
 namespace stasis::objects::s3 {
 
-// The files of distributions, in the order in which they are tried.
+// The CA files of Linux distributions, in the order in which they are tried.
 std::span<const char* const> SystemCaFiles();
 
 // Returns the path of a file of CA certificates: `setting` if it is not empty, else `ssl_cert_file`

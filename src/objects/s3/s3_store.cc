@@ -76,7 +76,7 @@ void S3Store::Download::SetRange(Request& request) {
   begin = done;
   request.headers["range"] =
       "bytes=" + std::to_string(offset + done) + '-' + std::to_string(offset + bytes - 1);
-  // The parts of one range must come from one object.
+  // All parts of a range must come from the same version of the object.
   if (done > 0 && !etag.empty()) request.headers["if-match"] = etag;
 }
 
