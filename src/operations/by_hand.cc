@@ -54,8 +54,8 @@ Status ByHand::RefuseSuspended() const {
               fmt::format("`stasis resume {}` resumes it", id_.pid.value));
 }
 
-// Refuses shared memory: the driver's checkpoint of it succeeds, and its restore fails or separates
-// the processes that share it.
+// Refuses shared memory: the driver can checkpoint it, but its restore fails or separates the
+// processes that share it.
 Status ByHand::RefuseShared(const agent_protocol::HelloReply& hello) const {
   constexpr uint32_t kFatal = agent_protocol::kBlockerSharedVmm |
                               agent_protocol::kBlockerLegacyIpc | agent_protocol::kBlockerIpcEvent;

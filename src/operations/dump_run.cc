@@ -250,8 +250,8 @@ Status DumpRun::CommitImage(PhaseScope& scope) {
 
 Status DumpRun::RecordImage() {
   if (operation_.job.empty()) return {};
-  // CRIU kills the job after this. The mark lets the shim record that the job was dumped, and into
-  // which image, even if this process dies.
+  // After the commit CRIU kills the job. The mark lets the shim record that the job was dumped, and
+  // into which image, even if this process dies.
   jobs::Store store(session_.services.paths.jobs());
   if (!dump_.leave_running) {
     STASIS_TRY(store.MarkDumped(operation_.job, survey_.tree.root().id, operation_.image));
@@ -436,7 +436,7 @@ void DumpRun::AwaitStopped(Status (*wait)(const process::ProcessId&, const Deadl
   }
 }
 
-// The program is handled first, because the store may not answer.
+// FinishProgram() comes before the store, because the store may not answer.
 std::string DumpRun::FinishAfterFailure() {
   std::string left = FinishProgram();
   const std::string in_store = cleanup_->RemoveLateFiles();

@@ -96,7 +96,8 @@ TEST(DumpTest, ASuspendedProgramIsDumpedFromItsArenas) {
   }
 }
 
-// Either an image exists and the program has ended, or none exists and the program is as it was.
+// Either an image exists and the program has ended, or no image exists and the program is as it was
+// before the dump.
 std::string AfterDump(World& world, const FaultCase& fault, const Result<OperationResult>& done) {
   auto& dumped = static_cast<DumpWorld&>(world);
   if (!done && done.error().not_undone) {

@@ -123,7 +123,7 @@ class HeldDumpSession final : public criu::CriuSession {
     return {};
   }
 
-  // CRIU still holds the program. If `stays`, it will let the program run.
+  // CRIU still holds the program. If `stays` is true, CRIU will let the program run.
   Status End(bool stays) {
     if (committed_ && !stays) {
       link_.Accept();

@@ -245,7 +245,8 @@ TEST(RecoverTableTest, ADumpWhoseFirstProcessEndedLeavesTheRest) {
   EXPECT_EQ(world.program.WhyNotRunning(1), "");
 }
 
-// A dump that moves the program to another host. `at` is the note of the journal.
+// A dump that moves the program to another host. `at` is the journal's note about whether the
+// program may run there.
 std::pair<bool, std::string> RecoverMoved(World& world, plan::Elsewhere at) {
   WriteEntry(world, {"dump", {"commit", "hand-over", "stop"}}, world.Record(),
              [&](plan::Operation& operation) { operation.elsewhere = at; });

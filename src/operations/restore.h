@@ -37,7 +37,7 @@ struct RestoreOptions {
   bool held = false;
   // The numbers N of the devices /dev/nvidiaN that a held restore must not use.
   std::vector<int> refused_minors;
-  // Written to the log of a new job before the program's output, unless `log` is set.
+  // Text that is written to the log of a new job before the program's output, unless `log` is set.
   std::string earlier_log;
   // If set, called before the restore is committed (stasis migrate). An error undoes the restore.
   // At the time of the call a program with a GPU is complete, and its CPU threads are running; a

@@ -39,7 +39,7 @@ using plan::Plan;
 Status CheckDeviceMemory(Services& services, const Survey& survey, const device::GpuMap& map) {
   std::map<device::GpuUuid, uint64_t> wanted;
   for (const auto& p : survey.device_processes) {
-    // For a process on several GPUs, the share of each GPU is not recorded.
+    // For a process on several GPUs, the record does not say how much memory is on each GPU.
     if (!p.suspended() || p.gpus.size() != 1) continue;
     wanted[device::Mapped(map, p.gpus[0])] += p.context_kept ? p.away_bytes : p.device_bytes;
   }
