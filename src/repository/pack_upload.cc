@@ -46,7 +46,7 @@ Result<PackTable> UploadPack(const Repository& repository, const PackSource& sou
   PackTable table(pack.id.number, sealer->id());
   uint64_t end = 0;  // of the sealed units in the buffer
   for (size_t next = 0; next < pack.items.size();) {
-    // Units are read to where they are sealed, with room for a tag after each.
+    // Units are read to the place where they are sealed, with space for a tag after each unit.
     std::vector<ImageUnits::Target> targets;
     uint64_t at = end;
     while (next < pack.items.size() && at - end < kSealGroupBytes) {

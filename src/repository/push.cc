@@ -101,7 +101,8 @@ Status Pusher::CheckName() {
               "Choose another name; an image is never overwritten.");
 }
 
-// Units are checked when they are read. Files have checksums of their own.
+// Units are checked later, when they are read for the upload. Files have checksums of their own,
+// which are checked here.
 Status Pusher::VerifyFiles() {
   STASIS_ASSIGN(const auto report, image_.Verify(store::VerifyLevel::kAllButUnits));
   return report.ToStatus(image_.path());
@@ -216,7 +217,7 @@ Status Pusher::PutAll() {
     STASIS_TRY(WritePending());
     STASIS_TRY(PutPacks(packs));
     STASIS_TRY(PutIndex(packs));
-    // The upload may have taken so long that others consider the pending record abandoned.
+    // The upload may have taken so long that other processes consider the pending record abandoned.
     if (!clock_.IsValid()) STASIS_TRY(WritePending());
     STASIS_ASSIGN(auto lost, AskCondemned());
     STASIS_ASSIGN(auto missing, AskPresent());

@@ -108,7 +108,7 @@ TEST_F(StreamedImageTest, UnitsOfTheEarlierImageAreNotReadAgain) {
   }
 }
 
-// Another allocation at the same address has other units.
+// A range of another size at the same address is another allocation, with other units.
 TEST_F(StreamedImageTest, ARangeOfAnotherSizeIsReadWhole) {
   const Contents now = WithRepetitions();
   Contents earlier = now;
