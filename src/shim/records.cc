@@ -72,7 +72,8 @@ bool JobFolder::IsMarkedDumped(const process::ProcessId& root) const {
 Status JobFolder::RecordExit(const process::ProcessId& root, int wait_status) {
   int signal = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0;
   int code = signal != 0 ? 128 + signal : WEXITSTATUS(wait_status);
-  // The mark states an intention; the root's end by SIGKILL shows that it was carried out.
+  // The mark "dumped" only announces that CRIU will kill the program. If SIGKILL has ended the
+  // root, CRIU has done so.
   bool dumped = signal == SIGKILL && IsMarkedDumped(root);
   if (dumped) code = kDumpedExitCode;
   std::string text = "{\"version\": " + std::to_string(kRecordVersion) +

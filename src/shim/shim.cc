@@ -143,7 +143,7 @@ Status Shim::Start(Step* step) {
                                                       : StartCriu(null.get(), step));
   if (!terminal_) log_.Close();
   if (options_.keep_log != 0) bound_ = LogBound(options_.log, log_.id(), options_.keep_log);
-  // Do not keep the program's directory busy.
+  // The shim must not keep the program's working directory in use.
   (void)!::chdir("/");
   return {};
 }
