@@ -58,7 +58,7 @@ class ImageWriter {
   // if it is not a valid name.
   static Result<std::unique_ptr<ImageWriter>> Begin(const std::string& store,
                                                     const std::string& name);
-  // Aborts if the image was not committed.
+  // Calls Abort if the image was not committed.
   ~ImageWriter();
   ImageWriter(const ImageWriter&) = delete;
   ImageWriter& operator=(const ImageWriter&) = delete;
