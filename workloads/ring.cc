@@ -23,7 +23,7 @@ namespace {
 constexpr int kGiveFd = 3, kTakeFd = 4;
 constexpr int kOutOfTheWay = 100;
 constexpr uint64_t kSeed = 1100;
-// These words change each round; the rest is compared at the end.
+// These words change each round; the other words are compared at the end.
 constexpr uint32_t kChangedWords = 64 * 1024;
 // Requests of the parent: the two halves of a round, and to close imported memory before its owner
 // frees it.
@@ -123,7 +123,7 @@ class Member : public Steady {
   }
 
   void Verify() override {
-    // Not checked if the parent has died, because that may have been between the two halves of a
+    // Not checked if the parent has died, because it may have died between the two halves of a
     // round.
     if (closed_) own_.Look("memory shared with another child", kSharedWords);
     Steady::Verify();
