@@ -307,7 +307,7 @@ Phase RestoreRun::CpuRestore() {
           .run = [this](PhaseScope& scope) -> Status {
             STASIS_TRY(RunCriu(scope));
             scope.SetBytes(CpuBytes(manifest()));
-            // CRIU has read the files. Their host memory is freed for the program.
+            // CRIU has read the files. Removing them frees their host memory for the program.
             return checkpoint::RemoveCpuFiles(session_.services.paths, owner_);
           },
           .undo = [this] { return KillRestored(); }};
