@@ -176,7 +176,8 @@ TEST_F(GcTest, NamesUnknownObjectsAndKeepsThem) {
   EXPECT_EQ(Keys().size(), 5u);
 }
 
-// Simulates a push that looked before the gc condemned, and publishes before the gc looks again.
+// Simulates a push that looks before the gc condemns anything, and publishes before the gc looks
+// again.
 TEST_F(GcTest, LooksAgainAfterItHasCondemned) {
   MustPush("first", MakeContents(1));
   const auto objects = objects_.Objects();
