@@ -53,8 +53,8 @@ Status JobFolder::RecordProcesses(const process::ProcessId& shim, const process:
                      ", \"log\": {\"device\": " + std::to_string(log.device) +
                      ", \"inode\": " + std::to_string(log.inode) + "}}\n";
   STASIS_TRY(WriteFileDurably(File(kProcessFile), text));
-  // These files are invalid since the rename, because they name other processes. Removing them is
-  // only tidy.
+  // These files have been invalid since the rename, because they name other processes. They are
+  // removed only for tidiness.
   ::unlink(File(kExitFile).c_str());
   ::unlink(File(kDumpedFile).c_str());
   return {};

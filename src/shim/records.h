@@ -1,5 +1,5 @@
-// These files have been invalid since the rename, because they name other processes. They are
-// removed only for tidiness.
+// The files that the shim writes to the job's directory (shim_protocol.h). `jobs/record.h` reads
+// them.
 #pragma once
 
 #include <string>
