@@ -104,7 +104,7 @@ class Spinner : public Workload {
         words[i] = turn;
       }
       counts_[kind] = turn;
-      // Yields the processor now and then; nothing waits for this thread.
+      // Leave the processor to other threads now and then; nothing waits for this thread.
       if (turn % 8 == 0) Rest();
     }
   }
