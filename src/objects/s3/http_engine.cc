@@ -228,8 +228,8 @@ Result<HttpAnswer> HttpEngine::Do(const HttpRequest& request) {
 }
 
 void HttpEngine::Run() {
-  // OpenSSL writes to sockets without MSG_NOSIGNAL. If SIGPIPE is blocked, such a write only
-  // returns an error. Other threads handle the other signals.
+  // OpenSSL writes to sockets without MSG_NOSIGNAL. If SIGPIPE is blocked, a write to a closed
+  // connection only returns an error. Other threads handle the other signals.
   sigset_t all;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
