@@ -76,7 +76,7 @@ class NotCuda : public Workload {
     CompareFile();
     itimerspec left{};
     Demand(timerfd_gettime(timer_, &left) == 0, "timerfd");
-    // The timer may or may not run during a checkpoint, but it must not expire or start anew.
+    // A checkpoint may or may not stop the timer, but the timer must neither expire nor start anew.
     if (left.it_value.tv_sec <= 0 || left.it_value.tv_sec > kTimerHours * 3600) {
       Fail("the timer has %lld s left", static_cast<long long>(left.it_value.tv_sec));
     }

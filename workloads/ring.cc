@@ -23,10 +23,10 @@ namespace {
 constexpr int kGiveFd = 3, kTakeFd = 4;
 constexpr int kOutOfTheWay = 100;
 constexpr uint64_t kSeed = 1100;
-// These words change each round; the rest is compared at the end.
+// These words change each round; the other words are compared at the end.
 constexpr uint32_t kChangedWords = 64 * 1024;
-// Requests of the parent: the two halves of a round, and to close imported memory before its owner
-// frees it.
+// Requests of the parent: to do the two halves of a round, and to close imported memory before its
+// owner frees it.
 constexpr uint64_t kTheirs = uint64_t{1} << 62, kClose = uint64_t{1} << 63;
 
 uint32_t TakersSalt(uint64_t round) { return static_cast<uint32_t>(round) + 1000; }
@@ -123,7 +123,7 @@ class Member : public Steady {
   }
 
   void Verify() override {
-    // Not checked if the parent has died, because that may have been between the two halves of a
+    // Not checked if the parent has died, because it may have died between the two halves of a
     // round.
     if (closed_) own_.Look("memory shared with another child", kSharedWords);
     Steady::Verify();

@@ -88,8 +88,8 @@ class Spinner : public Workload {
     nanosleep(&rest, nullptr);
   }
 
-  // Visits every word in each turn. Only this thread writes it, so it must have the value of the
-  // turn before.
+  // Visits every word in each turn. Only this thread writes the words, so each must have its value
+  // of the previous turn.
   void Count(uint32_t kind) {
     static constexpr const char* kNames[kKinds] = {"pinned", "mapped", "registered"};
     volatile uint64_t* words = memory_[kind];
@@ -104,7 +104,7 @@ class Spinner : public Workload {
         words[i] = turn;
       }
       counts_[kind] = turn;
-      // Yields the processor now and then; nothing waits for this thread.
+      // Leave the processor to other threads now and then; nothing waits for this thread.
       if (turn % 8 == 0) Rest();
     }
   }

@@ -180,8 +180,8 @@ class Streams : public Workload {
  private:
   Slot& SlotOf(uint32_t s, uint64_t round) { return lanes_[s].slots[round % kAhead]; }
 
-  // Stream s reads the buffer of the previous stream after that one's step of the same round and
-  // before its step of the next round.
+  // Stream s reads the buffer of the previous stream after that stream's step of the same round,
+  // and before that stream's step of the next round.
   void Enqueue(uint64_t round) {
     for (uint32_t s = 0; s < kStreams; ++s) {
       Lane& lane = lanes_[s];

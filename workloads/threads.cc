@@ -70,7 +70,7 @@ class Worker {
       if (board_.round == round && !board_.stop) {
         lock.unlock();
         Churn(++filler_);
-        // Yields the processor; nothing waits for this thread.
+        // Leave the processor to other threads; nothing waits for this thread.
         const timespec rest{0, 5000000};
         nanosleep(&rest, nullptr);
         return true;

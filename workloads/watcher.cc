@@ -1,7 +1,8 @@
 // Threads that continuously query streams and wait for them, like XLA's, while the main thread
 // works. The driver's lock does not block cuStreamQuery, which reads memory that the checkpoint
 // unmaps, so this program is killed when the driver alone suspends it. Other threads query an
-// address in a mapping of the program, which the driver does not know while it is unmapped.
+// address in a mapping of the program; the driver does not know this address while the memory is
+// unmapped.
 #include <time.h>
 
 #include <array>

@@ -58,8 +58,9 @@ void CheckPtraceScope(const Machine& machine, Findings& findings) {
 void CheckResourceLimits(const Machine&, Findings& findings) {
   if (::geteuid() != 0 || HasCapability(kSysResource)) {
     findings.push_back(Finding::Of("resource-limits", Level::kOk,
-                                   ::geteuid() == 0 ? "this user has CAP_SYS_RESOURCE"
-                                                    : "a user dumps only their own programs"));
+                                   ::geteuid() == 0
+                                       ? "this user has CAP_SYS_RESOURCE"
+                                       : "users other than root can dump only their own programs"));
     return;
   }
   findings.push_back(

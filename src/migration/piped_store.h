@@ -19,7 +19,7 @@ namespace stasis::migration {
 // not use this store.
 class PipedStore final : public objects::ObjectStore {
  public:
-  // `channel` must outlive this object, and be used by nothing else during a call. `name` is the
+  // `channel` must outlive this object, and nothing else may use it during a call. `name` is the
   // name for messages: "host:/folder".
   PipedStore(Channel& channel, std::string name) : channel_(channel), name_(std::move(name)) {}
 

@@ -63,7 +63,7 @@ std::string ReplyFrame(const wire::ObjectReply& reply, std::string_view payload 
          header + std::string(payload);
 }
 
-// A test writes the other side's reply before the store sends its request.
+// The tests write the reply of the other side before the store sends its request.
 struct ScriptedStore : testing::RawPeer {
   PipedStore store{*channel, "host:/folder"};
 };
@@ -213,7 +213,7 @@ TEST(PipedStoreTest, ACallThatWaitsForItsTurnKeepsItsLimits) {
   std::string request(Head(0, 0, 0).size() + testing::Greeting().size() + 1, '\0');
   ASSERT_EQ(::recv(scripted.peer.get(), request.data(), request.size(), MSG_WAITALL),
             static_cast<ssize_t>(request.size()));
-  // The first call now uses the channel.
+  // The first call is using the channel now.
   const CallOptions soon{Deadline::In(std::chrono::milliseconds(10)), {}};
   EXPECT_CODE(scripted.store.Delete("second", soon), Code::kDeadlineExceeded);
   const testing::StopsTheSleeper stop;

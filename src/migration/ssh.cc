@@ -17,7 +17,7 @@ constexpr size_t kMaxHostBytes = 512;
 constexpr std::chrono::seconds kEndsSoon{2};
 // The exit codes of a shell that does not find the program, or cannot run it.
 constexpr int kNotFound = 127, kNotRunnable = 126;
-// The exit code of ssh after its own errors, which it has printed.
+// The exit code of ssh after an error of its own, for which it has printed a message.
 constexpr int kSshFailed = 255;
 
 }  // namespace
@@ -45,7 +45,8 @@ Result<std::unique_ptr<SshCommand>> SshCommand::Start(const std::string& command
   SpawnOptions spawn;
   spawn.argv = {"/bin/sh", "-c", "exec " + command + " \"$@\"", "sh", host, remote_command};
   spawn.fds = {{0, there.get()}, {1, there.get()}};
-  // Ctrl-C cancels the migration; it must not cut the connection.
+  // In a session of its own, ssh does not get Ctrl-C, which cancels the migration and must not cut
+  // the connection.
   spawn.new_session = true;
   STASIS_ASSIGN(Subprocess process, Subprocess::Spawn(spawn));
   return std::unique_ptr<SshCommand>(new SshCommand(std::move(process), std::move(here), host));

@@ -26,7 +26,7 @@ class SshCommand {
   ~SshCommand();
   SshCommand(const SshCommand&) = delete;
 
-  // Takes the socket that is the command's stdin and stdout.
+  // Returns the socket that is the command's stdin and stdout. The caller owns it.
   UniqueFd TakeSocket() { return std::move(socket_); }
   // Adds the command's exit status to the error of a lost connection, if the command has ended or
   // ends soon.

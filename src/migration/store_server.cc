@@ -145,7 +145,8 @@ Result<bool> ServeObjectRequest(objects::ObjectStore& store, const Frame& frame,
   if (handled) {
     answer = std::move(*handled);
   } else {
-    // If this is an error of the channel, the channel is broken and Send() returns it.
+    // If this error came from the channel, the channel is broken, and Send() below returns the
+    // error.
     *answer.header.mutable_error() = EncodeError(handled.error());
   }
   const std::string header = answer.header.SerializeAsString();

@@ -1,7 +1,8 @@
 // Fuzzes both sides of a migration's channel: the server of an object store with the input as
-// requests, and its client with the input as replies. First the input follows the greeting as it
-// is; then it is cut into well-formed frames: a byte for the type, two for the length of the
-// header, two for that of the payload, then header and payload.
+// requests, and its client with the input as replies. Each input is used twice. First it follows
+// the greeting unchanged. Then it is cut into well-formed frames: one byte gives the type of a
+// frame, two bytes the length of its header and two the length of its payload; header and payload
+// follow.
 #include "migration/store_server.h"
 
 #include <fcntl.h>

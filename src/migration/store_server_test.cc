@@ -11,7 +11,7 @@ namespace {
 using objects::CallOptions;
 using objects::testing::MemoryStore;
 
-// A store that checks nothing and records that it was asked.
+// A store that checks nothing and records whether it was called.
 class RecordingStore final : public objects::ObjectStore {
  public:
   Status Put(const std::string&, std::span<const std::string_view>, const CallOptions&) override {
@@ -119,7 +119,7 @@ TEST_F(StoreServerTest, RefusesDamagedAndUnexpectedRequests) {
   EXPECT_CODE(Ask(ObjectMessage::kDelete, request, "a payload"), Code::kInvalidArgument);
   request.set_bytes(kMaxPayloadBytes + 1);
   EXPECT_CODE(Ask(ObjectMessage::kGet, request), Code::kOutOfRange);
-  // The connection still works.
+  // The connection can still be used.
   EXPECT_SUCCESS(Ask(ObjectMessage::kPut, request, "data"));
   EXPECT_EQ(store_.Objects().at("key"), "data");
   EXPECT_CODE(Ask(ObjectMessage::kGet, request), Code::kOutOfRange);

@@ -31,7 +31,8 @@ Status CheckLimits(const CallOptions& call) {
   return {};
 }
 
-// Opens a path below `folder`, without symbolic links. O_NONBLOCK: a FIFO must not block.
+// Opens a path below `folder` without following symbolic links. O_NONBLOCK: opening a FIFO must not
+// block.
 Result<UniqueFd> OpenBeneath(int folder, const std::string& path, int flags) {
   open_how how{};
   how.flags = static_cast<uint64_t>(flags | O_CLOEXEC | O_NONBLOCK);
@@ -157,7 +158,7 @@ Result<std::vector<Entry>> ReadFolder(const UniqueFd& folder) {
   return entries;
 }
 
-// Walks the folders in the order of keys, leaving out those without a key of the page.
+// Walks the folders in the order of keys, and skips those that contain no key of the page.
 struct Lister {
   const std::string& prefix;
   const std::string& start_after;
@@ -263,7 +264,7 @@ Status FolderStore::Put(const std::string& key, std::span<const std::string_view
       return Sync(folder.get(), "the folder of " + object, durability_);
     };
     Status published = publish();
-    // After a successful rename there is no such name.
+    // If the rename has succeeded, the temporary name no longer exists.
     if (!published) ::unlinkat(incoming.get(), name.c_str(), 0);
     return published;
   };

@@ -60,7 +60,7 @@ TEST_F(FolderStoreTest, FollowsNoLink) {
   EXPECT_FALSE(store_->GetWhole("up/folder-store-outside", 100));
   EXPECT_FALSE(Put("up/x", "data"));
   EXPECT_FALSE(PathExists(path_ + "/../x"));
-  // The links are listed, because a gc must not take their keys for absent.
+  // The keys of links are listed: otherwise a gc could conclude that no such objects exist.
   EXPECT_EQ(store_->List("", "", 10)->objects.size(), 2u);
   // A link is replaced, not written through.
   EXPECT_TRUE(Put("link", "data"));

@@ -21,7 +21,8 @@ struct Mount {
 std::optional<Mount> FindMount(std::string_view mountinfo, dev_t device);
 
 // Returns kFailedPrecondition for an NFS mount that keeps the attributes of files and folders for
-// some seconds: until then it does not show what other hosts have created. `path` is in the error.
+// some seconds: during this time the mount does not show what other hosts have created. `path` is
+// in the error.
 Status CheckMount(const Mount& mount, const std::string& path);
 
 }  // namespace stasis::objects

@@ -20,11 +20,11 @@ namespace stasis::objects {
 struct ObjectInfo {
   std::string key;
   uint64_t bytes = 0;
-  // When it was put, in seconds since 1970 by the clock of the server or the file system.
+  // When the object was put, in seconds since 1970 by the clock of the server or the file system.
   std::optional<int64_t> put_unix_s = {};
 };
 
-// One answer of List().
+// One page of the results of List().
 struct ListPage {
   std::vector<ObjectInfo> objects;  // in the byte order of their keys
   // There may be more objects; pass the last key as `start_after` for the next page. Never set on
@@ -68,9 +68,9 @@ class ObjectStore {
   virtual ~ObjectStore() = default;
 
   // Stores the concatenation of `parts` as a whole object and replaces an existing one. On success
-  // the object is durable and visible to every reader. After an error either the old object, the
-  // new object or, if there was no old one, no object exists; never a part of one. The memory of
-  // `parts` must not change during the call.
+  // the object is durable and visible to every reader. After an error, the old object, the new
+  // object or (if there was no old one) no object exists, but never a part of an object. The memory
+  // of `parts` must not change during the call.
   virtual Status Put(const std::string& key, std::span<const std::string_view> parts,
                      const CallOptions& call = {}) = 0;
 
@@ -80,7 +80,8 @@ class ObjectStore {
   virtual Status Get(const std::string& key, uint64_t offset, uint64_t bytes, Sink& sink,
                      const CallOptions& call = {}) = 0;
 
-  // Returns a whole object. Returns kNotFound, or kOutOfRange if it is longer than `max_bytes`.
+  // Returns a whole object. Returns kNotFound if there is no such object, and kOutOfRange if it is
+  // longer than `max_bytes`.
   virtual Result<std::string> GetWhole(const std::string& key, uint64_t max_bytes,
                                        const CallOptions& call = {}) = 0;
 
@@ -90,7 +91,7 @@ class ObjectStore {
   virtual Result<ListPage> List(const std::string& prefix, const std::string& start_after,
                                 uint32_t limit, const CallOptions& call = {}) = 0;
 
-  // Deletes an object. Succeeds if there is none.
+  // Deletes an object. Succeeds if the object does not exist.
   virtual Status Delete(const std::string& key, const CallOptions& call = {}) = 0;
 
   // Removes leftovers of interrupted Put() calls that are older than `older_than`, also those of

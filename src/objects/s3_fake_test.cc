@@ -342,7 +342,7 @@ TEST_F(S3FaultTest, SharesItsConnections) {
   EXPECT_LE(ports.size(), 16u);
 }
 
-// The sum of all transfers is bounded, however short each is.
+// The rate of all transfers together is bounded, even if each transfer is short.
 TEST_F(S3FaultTest, BoundsItsBandwidth) {
   constexpr size_t kBytes = 40'000;
   constexpr int kThreads = 4;

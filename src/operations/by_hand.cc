@@ -54,8 +54,8 @@ Status ByHand::RefuseSuspended() const {
               fmt::format("`stasis resume {}` resumes it", id_.pid.value));
 }
 
-// Refuses shared memory: the driver's checkpoint of it succeeds, and its restore fails or separates
-// the processes that share it.
+// Refuses shared memory: the driver can checkpoint it, but its restore fails or separates the
+// processes that share it.
 Status ByHand::RefuseShared(const agent_protocol::HelloReply& hello) const {
   constexpr uint32_t kFatal = agent_protocol::kBlockerSharedVmm |
                               agent_protocol::kBlockerLegacyIpc | agent_protocol::kBlockerIpcEvent;
@@ -85,7 +85,7 @@ Status ByHand::Own(const Deadline& deadline) const {
   }
   const std::string what = "copying memory that an earlier resume recreated";
   STASIS_TRY(Annotate(agent->Close(Left(by), agent_client::AgentLink::Floor::kKeep), what));
-  // With the gate closed, no other process can open the memory any more.
+  // The gate is closed, so no other process can open the memory any more.
   Status done =
       agent->Status(gpu_state::kAgentAnswer).and_then([&](const agent_protocol::HelloReply& hello) {
         return RefuseShared(hello);
@@ -99,13 +99,14 @@ Status ByHand::Own(const Deadline& deadline) const {
 Status ByHand::Lock(Memory memory, const Deadline& deadline) const {
   STASIS_TRY(RefuseSuspended());
   if (memory == Memory::kOwn) {
-    // The agent of a locked process may not answer. The driver then refuses the lock below.
+    // The agent of a locked process may not answer. The driver refuses the lock below for such a
+    // process.
     STASIS_ASSIGN(ProcessState state, device_->State(id_.pid));
     if (state == ProcessState::kRunning) STASIS_TRY(Own(deadline));
   } else if (auto agent = gpu_state::FindAgent(*agents_, id_,
                                                std::min(gpu_state::kAgentAnswer, Left(deadline)));
              agent && *agent) {
-    // This is checked before the lock, because a checkpoint may follow it, and the agent of a
+    // This is checked before the lock, because a checkpoint may follow the lock, and the agent of a
     // locked process cannot answer.
     STASIS_TRY(gpu_state::CheckSharesNothing({id_, &(*agent)->hello()},
                                              "this step uses the driver alone"));

@@ -21,7 +21,8 @@ namespace {
 
 constexpr char kInventoryCopy[] = "cpu/inventory.img";  // in the image of the GPU data
 
-// Checks the contents of the agents' libraries that are there. The restore checks all else.
+// Checks the contents of the agents' libraries that exist in the image. The restore checks all
+// other files.
 Status CheckLibraries(const store::ImageReader& reader) {
   const store::Manifest& manifest = reader.manifest();
   for (const store::File& file : manifest.files) {

@@ -14,8 +14,8 @@ namespace stasis::operations {
 inline constexpr char kInventory[] = "inventory.img";
 inline constexpr size_t kMaxInventoryBytes = 1u << 20;
 
-// Returns the path of CRIU's image folder, an open descriptor. It must lead to the same folder in
-// this process, because recovery opens the folder by its path. Otherwise returns kUnimplemented.
+// Returns the path of CRIU's image folder, which is open as `folder`. Returns kUnimplemented unless
+// the path leads to the same folder in this process, because recovery opens the folder by its path.
 Result<std::string> PathOfFolder(int folder);
 
 // Checks that the GPU data in the image `data` and CRIU's files in `images` were written by the

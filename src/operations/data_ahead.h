@@ -39,9 +39,9 @@ class DataAhead {
   // arenas.
   Status Load(const store::Manifest& manifest, const store::RangeSource& source,
               const std::function<bool(uint64_t)>& progress);
-  // Registers the arenas with the movers that will load them, each on the GPU that `map` gives, so
-  // that the restore does not have to. Resident movers keep this until they are idle for too long.
-  // Returns kCancelled soon after a stop is requested.
+  // Registers the arenas with the movers that will load them, each on the GPU that `map` gives,
+  // which saves the restore this work. Resident movers keep the arenas registered until they exit
+  // because they were idle for too long. Returns kCancelled soon after a stop is requested.
   Status Register(gpu_state::Services& services, const device::GpuMap& map,
                   const std::stop_token& stop, const Deadline& deadline);
   // Moves each arena to the shard of the same process and GPU, and sets GpuShard::arena and

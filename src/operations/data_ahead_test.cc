@@ -135,7 +135,7 @@ TEST_F(DataAheadTest, ARangeIsKnownByItsPlace) {
   EXPECT_THAT(source_.earlier_ranges, ElementsAre(0, 1));
 }
 
-// Its arena is half filled.
+// After a failed load an arena may contain data of two images, so it is freed.
 TEST_F(DataAheadTest, AFailedLoadLeavesNothing) {
   ASSERT_TRUE(Load('a'));
   source_.fails = true;

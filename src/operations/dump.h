@@ -17,8 +17,8 @@ namespace stasis::operations {
 // A dump in which another program drives CRIU, which writes to its own folders (hold.h). The image
 // holds GPU data only.
 struct HeldDump {
-  // A folder of that program, whose contents the dump replaces. If it is not the image itself, it
-  // gets a reference to the image (store/image_reference.h).
+  // A folder of the program that drives CRIU; the dump replaces its contents. If the folder is not
+  // the image itself, it gets a reference to the image (store/image_reference.h).
   std::string folder;
   // The image of a program that is left running is committed when the program runs again, not in
   // CRIU's post-dump.
@@ -39,7 +39,7 @@ class HandOver {
   static constexpr const char* kSwitch = "switch";  // the phase in which Switch() is called
   enum class Switched { kRunsThere, kUnknown };
   virtual Result<Switched> Switch(plan::PhaseScope& scope) = 0;
-  // Where the program goes, for the job's record: jobs::kMovedTo, then "HOST/JOB".
+  // The destination of the program, for the job's record: jobs::kMovedTo, then "HOST/JOB".
   virtual std::string Place() const = 0;
 };
 

@@ -177,7 +177,8 @@ Status DumpRun::RunCriu(PhaseScope& scope) {
   criu_ended_the_program_ = dumped && !commits_late() && !left_running_;
   if (dump_.held) held_criu_ = std::move(criu);
   if (!dumped && switched_) return FinishHalfEnded(std::move(dumped));
-  // An error of the answer is the cause. CRIU's own error only follows from it.
+  // If the notification was answered with an error, this error is the cause, and CRIU's own error
+  // only follows from it.
   STASIS_TRY(std::move(answered));
   dumped = KeepLog(std::move(dumped));
   if (dumped || commits_late() || !writer_->committed()) return dumped;
@@ -249,8 +250,8 @@ Status DumpRun::CommitImage(PhaseScope& scope) {
 
 Status DumpRun::RecordImage() {
   if (operation_.job.empty()) return {};
-  // CRIU kills the job after this. The mark lets the shim record that the job was dumped, and into
-  // which image, even if this process dies.
+  // After the commit CRIU kills the job. The mark lets the shim record that the job was dumped, and
+  // into which image, even if this process dies.
   jobs::Store store(session_.services.paths.jobs());
   if (!dump_.leave_running) {
     STASIS_TRY(store.MarkDumped(operation_.job, survey_.tree.root().id, operation_.image));
@@ -278,7 +279,7 @@ Phase DumpRun::Commit() {
           .run = [this](PhaseScope& scope) -> Status {
             Status status = CommitImage(scope);
             // The image was renamed, but the job's record could not be written. The undo deletes
-            // the image when the program runs again, so the mark "dumped" must go too.
+            // the image when the program runs again, so it must remove the mark "dumped" too.
             if (status || !writer_->committed()) return status;
             if (Status cleared = ClearDumped(); !cleared) {
               status.error().message +=
@@ -338,7 +339,7 @@ Phase DumpRun::CpuDump() {
               .timeout = dump_.hand_over == nullptr ? seconds(900) : kHandOverTime + seconds(900),
               .run = [this](PhaseScope& scope) -> Status {
                 Status dumped = RunCriu(scope);
-                // This ends data-write too, which would otherwise run until its own deadline
+                // End() also ends data-write, which would otherwise run until its own deadline
                 // although the image is not needed any more.
                 if (!dumped && !writer_->committed()) image_process_->End();
                 STASIS_TRY(std::move(dumped));
@@ -374,7 +375,8 @@ Phase DumpRun::GpuReturn() {
             scope.SetBytes(gpu_state::DriverBytes(operation_.device_processes, false));
             return {};
           },
-          // After a failure the image is written nevertheless, because the program may be lost.
+          // If the GPU state cannot be returned, the program may be lost, so the image is written
+          // nevertheless.
           .fails_late = true};
 }
 
@@ -434,7 +436,7 @@ void DumpRun::AwaitStopped(Status (*wait)(const process::ProcessId&, const Deadl
   }
 }
 
-// The program is handled first, because the store may not answer.
+// FinishProgram() comes before the store, because the store may not answer.
 std::string DumpRun::FinishAfterFailure() {
   std::string left = FinishProgram();
   const std::string in_store = cleanup_->RemoveLateFiles();
@@ -469,7 +471,7 @@ std::string DumpRun::FinishProgram() {
 }
 
 // Called if CRIU's caller has let the program continue after the commit, because the caller's own
-// dump failed for another reason. It will not use the image.
+// dump failed for another reason. The caller will not use the image.
 void DumpRun::DeleteUnusedImage() {
   Status deleted = RemoveTree(dump_.held->folder);
   if (deleted) deleted = cleanup_->DeleteImage();
@@ -490,7 +492,8 @@ Plan DumpRun::MakePlan() {
   }
   plan.Add(StartImageProcess());
   if (commits_late() && !processes.empty()) {
-    // While data is written, CRIU takes almost twice as long. So the program runs first.
+    // CRIU takes almost twice as long while data is written, so the image is written only when the
+    // program runs again.
     plan.Add(CpuDump());
     plan.Add(GpuReturn());
     if (!shared_.empty()) plan.Add(DataFree());

@@ -1,5 +1,5 @@
-// The phases of a dump: image-begin, the GPU state away as in a suspend (gpu_state/gpu_away.h) with
-// a tree-check, and gpu-release-check. Then
+// The phases of a dump: image-begin, the phases that take the GPU state away (gpu_state/gpu_away.h)
+// with a tree-check, and gpu-release-check. Then
 //   image-writer
 //   cpu-dump { describe, cpu-write, commit } in parallel with data-write, await-end
 // The commit waits for data-write, inside CRIU's post-dump notification. The program is therefore
@@ -64,8 +64,8 @@ class DumpRun {
   const store::WrittenUnits& blocks() const { return blocks_; }
   const store::WrittenUnits& pages() const { return pages_; }
   const std::vector<std::string>& notes() const { return notes_; }  // sentences
-  // If the store did not answer, states that the program is as it was before, and names files that
-  // may be left in the store. Otherwise empty.
+  // If the store did not answer: sentences which state that the program is as it was before, and
+  // name files that may be left in the store. Otherwise empty.
   const std::string& left_in_store() const { return left_in_store_; }
 
  private:

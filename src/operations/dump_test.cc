@@ -20,7 +20,7 @@ struct DumpWorld : World {
   std::string store() const { return services.paths.images(); }
   std::string image() const { return store() + "/name"; }
   bool HasImage() const { return PathExists(image() + "/" + store::kManifestName); }
-  // Everything in the store except the image.
+  // Returns the names of all entries of the store except the image.
   std::vector<std::string> Leftovers() const {
     std::vector<std::string> found;
     for (auto& name : ListDir(store()).value_or(std::vector<std::string>())) {
@@ -96,7 +96,8 @@ TEST(DumpTest, ASuspendedProgramIsDumpedFromItsArenas) {
   }
 }
 
-// Either an image exists and the program has ended, or none exists and the program is as it was.
+// Either an image exists and the program has ended, or no image exists and the program is as it was
+// before the dump.
 std::string AfterDump(World& world, const FaultCase& fault, const Result<OperationResult>& done) {
   auto& dumped = static_cast<DumpWorld&>(world);
   if (!done && done.error().not_undone) {
@@ -136,7 +137,7 @@ TEST(DumpTest, EveryFaultWithLeaveRunningLeavesItRunning) {
       });
 }
 
-// With movers that hash blocks, memory is copied ahead of the pause.
+// If movers hash blocks, memory is copied before the pause begins.
 std::unique_ptr<World> OneProcessOnTwoGpus() {
   auto world = std::make_unique<DumpWorld>(1);
   world->program.AddAgent(1, 1, {fakes::GpuA(), fakes::GpuB()});
@@ -168,7 +169,8 @@ TEST(DumpTest, EveryFaultOfTheCopyAheadLeavesItRunning) {
       OneProcessOnTwoGpus, [](World& world) { return RunDump(world, /*leave_running=*/true); },
       {Fault::kFail, Fault::kHang},
       [](World& world, const FaultCase& fault, const Result<OperationResult>& done) -> std::string {
-        // An agent that hangs cannot be suspended either.
+        // A failed copy ahead must not fail the dump. A hung agent may, because the suspend needs
+        // it too.
         if (!done && fault.call == "agent 1 ExportRunning" && fault.fault == Fault::kFail) {
           return "it failed for the copy ahead";
         }

@@ -60,7 +60,7 @@ Error ExplainEnd(Error error, const Operation& operation, bool committed) {
   if (error.code == Code::kNotFound) error.code = Code::kUnavailable;
   const bool ended = !operation.members.empty() && !process::IsAlive(operation.members.front());
   if (!ended && !committed) return ExplainEndedProcesses(std::move(error), operation);
-  // After a committed dump the program is in the image, and the error says so already.
+  // After a committed dump the image contains the program, and the error says so already.
   if (!ended || (operation.verb == "dump" && committed)) return error;
   error.not_undone = true;
   error.hint = "The program has ended in the meantime; " + DescribeRest(operation) + ".";

@@ -26,7 +26,8 @@ bool EndsOrHasEnded(const process::ProcessId& id) {
   return !process::IsAlive(id) || process::WasKilled(id);
 }
 
-// Waits while the container of a living process is paused: its agents cannot answer until then.
+// Waits until the container of a living process is unpaused: the agents of a paused container
+// cannot answer.
 void AwaitUnpaused(const process::ProcessId& root) {
   if (EndsOrHasEnded(root) || !process::IsFrozen(root.pid)) return;
   log::Write(
@@ -103,7 +104,7 @@ class HeldDumpSession final : public criu::CriuSession {
 
   Status Commit(const criu::NotifyHandler& handler) {
     STASIS_TRY(Status(failed_));
-    // The copy lets a restore reject files of CRIU that are of another dump.
+    // The copy of CRIU's inventory lets a restore reject files that CRIU wrote in another dump.
     STASIS_ASSIGN(const std::string inventory,
                   ReadFileAt(link_.images_fd(), kInventory, kMaxInventoryBytes));
     STASIS_TRY(ReplaceFile(images_dir_ + "/" + kInventory, inventory));
@@ -122,7 +123,7 @@ class HeldDumpSession final : public criu::CriuSession {
     return {};
   }
 
-  // CRIU still holds the program. If `stays`, it will let the program run.
+  // CRIU still holds the program. If `stays` is true, CRIU will let the program run.
   Status End(bool stays) {
     if (committed_ && !stays) {
       link_.Accept();
@@ -136,8 +137,8 @@ class HeldDumpSession final : public criu::CriuSession {
     return failed_ ? Status(Fail(CriuFailed("dump"))) : failed_;
   }
 
-  // Waits until CRIU has ended the program, or has exited without that: another action script may
-  // have refused the dump after the commit.
+  // Waits until CRIU has ended the program, or has exited without ending it: another action script
+  // may have refused the dump after the commit.
   void AwaitEndOrExit() {
     auto root = process::OpenPidfd(root_);
     if (root) AwaitEither(root->get(), link_.exit_fd());

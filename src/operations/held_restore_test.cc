@@ -120,7 +120,7 @@ TEST_F(HeldRestoreTest, WithoutRoomOnTheGpuCriuDoesNotBegin) {
 std::string AfterHeldRestore(World& world, const FaultCase&, const Result<OperationResult>& done) {
   const auto& process = world.program.At(1);
   if (done && world.log.Count("plugin Accept End") > 0) return world.WhyNotAsBefore();
-  // A CRIU that dies before it has named its processes leaves them to its caller.
+  // If CRIU dies before it has reported the restored processes, its caller has to kill them.
   const int named =
       world.log.Count("plugin Accept Restored") + world.log.Count("plugin Refuse Restored");
   if (named == 0) fakes::Sleepers::Kill(process.id);

@@ -33,7 +33,7 @@ using std::chrono::seconds;
 constexpr seconds kBegin{60};
 
 // CRIU can save a mounted file that was deleted or replaced, but no container runtime can restore
-// it: the runtime needs a file at that path, and CRIU does not replace it.
+// it: the runtime needs a file at that path, and CRIU does not create that file.
 Status CheckMountedFiles(process::HostPid root) {
   STASIS_ASSIGN(const std::string mounts, ReadFile(fmt::format("/proc/{}/mountinfo", root.value)));
   std::istringstream lines(mounts);
@@ -127,7 +127,7 @@ Result<OperationResult> Hold::Restore(Session& session, const OperationOptions& 
         "may have changed since they were written",
         "create the container anew with CDI, or correct its specification");
   }
-  // A link could name another program's image.
+  // Links are rejected: a link could lead to another program's image.
   struct stat st;
   if (::lstat(folder_.c_str(), &st) == 0 && !S_ISDIR(st.st_mode)) {
     return Fail(Code::kInvalidArgument, Domain::kImage, 0,

@@ -18,7 +18,8 @@ constexpr std::chrono::seconds kEndTime{10};
 
 Status CheckMayComeBack(const Paths& paths, const jobs::Job& job) {
   if (jobs::HasEnded(job.state)) return {};
-  // A command holds the job that it starts, so this one was left by a killed command.
+  // A command holds the job that it is starting. No other command holds this job, so a killed
+  // command has left it in this state.
   if (job.state == jobs::State::kStarting) return {};
   if (IsSuspended(paths, job)) {
     return Fail(

@@ -28,7 +28,7 @@ class ImageCleanup {
   Result<std::string> RemoveFailedImage(bool commit_begun);
 
   // Removes the late files of a complete image. Returns a sentence about files that cannot be
-  // removed, or an empty string. These are not errors, because the image is complete.
+  // removed, or an empty string. Such a file is not an error, because the image is complete.
   std::string RemoveLateFiles();
 
   // Deletes the complete image. Returns the error if it cannot be removed.

@@ -119,7 +119,7 @@ Result<std::string> ImageTasks::WriteImage(const std::string& request, const Pro
   options.progress = progress;
   STASIS_ASSIGN(options.origin, store::OriginKeyOf(context_.services.paths));
   STASIS_TRY(checkpoint::StoreAgentLibraries(writer, manifest));
-  // The limit is checked here because all files now have their final sizes.
+  // The limit on the user's images is checked here, because all files now have their final sizes.
   STASIS_TRY(
       store::CheckImageLimit(context_.dump.store, context_.services.settings.most_image_bytes));
   STASIS_TRY(writer.Commit(manifest, options));

@@ -30,7 +30,7 @@ inline constexpr const char* kCommit = "commit";         // request: the manifes
 
 class ImageTasks {
  public:
-  // Everything must outlive this object.
+  // The objects to which the context refers must outlive this object.
   struct Context {
     const gpu_state::Services& services;
     const plan::Operation& operation;

@@ -5,14 +5,14 @@
 namespace stasis::operations {
 namespace {
 
-// Returns the part of a process's GPU memory that is in the image's blocks.
+// Returns how many bytes of a process's GPU memory are in the image's blocks.
 uint64_t RangeBytes(const store::Manifest& manifest, pid_t pid) {
   uint64_t sum = 0;
   for (const auto& range : manifest.ranges) sum += range.pid == pid ? range.size_bytes : 0;
   return sum;
 }
 
-// Returns the part that the driver carries.
+// Returns how many bytes of a process's GPU memory the driver carries.
 uint64_t DriverBytes(const store::Manifest& manifest, const store::Process& p) {
   return p.device_bytes - std::min(p.device_bytes, RangeBytes(manifest, p.pid));
 }

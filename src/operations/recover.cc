@@ -50,7 +50,7 @@ std::string List(const std::vector<process::ProcessId>& ids) {
   return list;
 }
 
-// Returns the members that are alive, or those that have ended.
+// Returns the members that are alive if `alive` is true, and otherwise those that have ended.
 std::vector<process::ProcessId> Members(bool alive, const Operation& operation) {
   std::vector<process::ProcessId> found;
   std::copy_if(operation.members.begin(), operation.members.end(), std::back_inserter(found),

@@ -132,7 +132,7 @@ const Case kCases[] = {
      [](World& world) {
        FullySuspended(world);
        for (auto& process : world.program.processes()) process->state = ProcessState::kRunning;
-       // The command died while it returned the memory: only process 1 has its memory back.
+       // The command died while it was returning the memory: only process 1 has its memory back.
        world.log.Set("agent 2 Map", fakes::Fault::kFail);
        gpu_state::SharedResume path(world.services, {});
        ASSERT_TRUE(path.FindArenas(world.Record()));
@@ -245,7 +245,8 @@ TEST(RecoverTableTest, ADumpWhoseFirstProcessEndedLeavesTheRest) {
   EXPECT_EQ(world.program.WhyNotRunning(1), "");
 }
 
-// A dump that moves the program to another host. `at` is the note of the journal.
+// A dump that moves the program to another host. `at` is the journal's note about whether the
+// program may run there.
 std::pair<bool, std::string> RecoverMoved(World& world, plan::Elsewhere at) {
   WriteEntry(world, {"dump", {"commit", "hand-over", "stop"}}, world.Record(),
              [&](plan::Operation& operation) { operation.elsewhere = at; });

@@ -32,12 +32,12 @@ struct RestoreOptions {
   bool new_pidns = false;  // restore into a new pid namespace whose init process is the shim
   // Skips the checks of the image's origin and owners (checks/image_trust.h).
   bool trust_image = false;
-  // Another program drives CRIU (hold.h), and the image holds GPU data only. The program does not
-  // become a job.
+  // True if another program drives CRIU (hold.h). The image then contains GPU data only, and the
+  // program does not become a job.
   bool held = false;
   // The numbers N of the devices /dev/nvidiaN that a held restore must not use.
   std::vector<int> refused_minors;
-  // Written to the log of a new job before the program's output, unless `log` is set.
+  // Text that is written to the log of a new job before the program's output, unless `log` is set.
   std::string earlier_log;
   // If set, called before the restore is committed (stasis migrate). An error undoes the restore.
   // At the time of the call a program with a GPU is complete, and its CPU threads are running; a

@@ -68,7 +68,7 @@ Operation RestoreRun::MakeOperation(Operation base) {
 Phase RestoreRun::ImageVerify() {
   return {
       .name = "image-verify", .timeout = seconds(3600), .run = [this](PhaseScope& scope) -> Status {
-        // data-read checks the blocks.
+        // Skips the units, which are checked when they are read (blocks by data-read).
         auto report =
             reader_.Verify(store::VerifyLevel::kAllButUnits, [&](uint64_t done, uint64_t total) {
               scope.ReportBytes(done, total);
@@ -98,7 +98,7 @@ Status RestoreRun::CheckNetwork() {
   };
   constexpr char kAll[] = "The program's ports and other jobs with NCCL";
   auto files = reader_.OpenFile("cpu/files.img");
-  // image-verify reports unreadable files.
+  // Files that cannot be read are reported by image-verify, not here.
   if (!files) return not_checked(kAll, files.error());
   auto nccl = checks::HasCommunicators(files->fd.get(), files->size_bytes);
   if (!nccl) return not_checked(kAll, nccl.error());
@@ -279,7 +279,8 @@ Phase RestoreRun::CpuRead() {
   return {.name = "cpu-read",
           .timeout = seconds(3600),
           .run = [this](PhaseScope& scope) -> Status {
-            // Wait until the arenas are allocated, so that these files cannot take their memory.
+            // Wait until the arenas are allocated, so that these files cannot use up the host
+            // memory for them.
             STASIS_TRY(scope.WaitUntil([this] { return shared_.has_arenas(); }));
             STASIS_TRY(MakeDirs(work_dir_));
             uint64_t bytes = 0;
@@ -306,7 +307,7 @@ Phase RestoreRun::CpuRestore() {
           .run = [this](PhaseScope& scope) -> Status {
             STASIS_TRY(RunCriu(scope));
             scope.SetBytes(CpuBytes(manifest()));
-            // CRIU has read the files, and the program can use their memory.
+            // CRIU has read the files. Removing them frees their host memory for the program.
             return checkpoint::RemoveCpuFiles(session_.services.paths, owner_);
           },
           .undo = [this] { return KillRestored(); }};

@@ -99,8 +99,9 @@ class RestoreRun {
   // of a user who is not root must be adapted.
   bool makes_cpu_files() const { return checkpoint::NeedsCpuFiles(manifest()) || !caller_.root(); }
   bool has_data() const { return !manifest().ranges.empty(); }
-  // A program that was suspended with its context kept waits at its gate, even if none of its
-  // memory was large enough for the agent to carry.
+  // Returns true if gates of the program may be closed. A program that was suspended with its
+  // context kept waits at its gate, even if none of its memory was large enough for the agent to
+  // carry.
   bool may_have_gates() const;
   bool has_terminal() const {
     const auto& all = manifest().externals;

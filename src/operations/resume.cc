@@ -34,12 +34,12 @@ using plan::Operation;
 using plan::PhaseScope;
 using plan::Plan;
 
-// If the driver's restore runs out of GPU memory, it cannot be tried again, so free memory is
-// checked first.
+// If the driver's restore runs out of GPU memory, it cannot be repeated, so free memory is checked
+// first.
 Status CheckDeviceMemory(Services& services, const Survey& survey, const device::GpuMap& map) {
   std::map<device::GpuUuid, uint64_t> wanted;
   for (const auto& p : survey.device_processes) {
-    // For a process on several GPUs, the share of each GPU is not recorded.
+    // For a process on several GPUs, the record does not say how much memory is on each GPU.
     if (!p.suspended() || p.gpus.size() != 1) continue;
     wanted[device::Mapped(map, p.gpus[0])] += p.context_kept ? p.away_bytes : p.device_bytes;
   }
@@ -90,14 +90,16 @@ Result<OperationResult> FinishRunning(Services& services, const Survey& survey,
     result.shared_bytes = waiting.bytes();
   }
   if (options.dry_run) {
-    result.notes.push_back(away ? "its GPU state is already restored; its memory would be restored"
+    result.notes.push_back(away ? "the driver's part of its GPU state is already restored; the GPU "
+                                  "memory in arenas would be restored"
                                 : "its GPU state is already restored");
     return result;
   }
   STASIS_TRY(gpu_state::ReturnStoredData(services, running.device_processes));
   for (const auto& p : running.device_processes)
     STASIS_TRY(gpu_state::ForgetSuspended(services.paths, p.id));
-  result.notes.push_back(away ? "its GPU state was already restored; its memory was restored now"
+  result.notes.push_back(away ? "the driver's part of its GPU state was already restored; the GPU "
+                                "memory in arenas is now restored too"
                               : "it was running already");
   return result;
 }

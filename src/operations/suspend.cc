@@ -5,7 +5,7 @@
 // With --keep-context:
 //   data-room, gate-close, tree-check, data-export, data-release in parallel with data-save,
 //   data-commit, record, data-free
-// By the driver alone, and without --keep-context after it:
+// On the opaque path, and in a suspend without --keep-context that follows one with it:
 //   gpu-lock, tree-check, gpu-checkpoint, gpu-release-check, record
 #include "operations/suspend.h"
 
@@ -49,8 +49,8 @@ Status WriteRecords(const Services& services, const Processes& processes,
   STASIS_ASSIGN(const auto driver, services.device->Driver());
   for (const auto& p : processes) {
     if (p.initial == ProcessState::kCheckpointed || (keep_context && p.context_kept)) continue;
-    // The sum of the driver's share, as surveyed, and of the exact size of the data that movers
-    // took.
+    // The sum of the driver's share, as surveyed, and of the exact size of the data that the movers
+    // have carried.
     const uint64_t data = shared.BytesOf(p.id) + p.away_bytes;
     gpu_state::SuspendedProcess record{p.id, p.gpus, data, std::time(nullptr)};
     record.context_kept = keep_context;

@@ -108,7 +108,7 @@ Operation OperationFrom(const json& j) {
   op.job = BytesFrom(j, "job");
   op.leave_running = j.at("leave_running").get<bool>();
   op.id = j.value("operation", "");
-  // An unknown value of a later version counts as "perhaps".
+  // If a later version has written a value that is not known here, it counts as "perhaps".
   const int elsewhere = j.value("elsewhere", 0);
   op.elsewhere = elsewhere == 0   ? Elsewhere::kNo
                  : elsewhere == 2 ? Elsewhere::kYes
@@ -360,7 +360,7 @@ Result<std::vector<JournalEntry>> ScanJournal(const Paths& paths, const Deadline
     if (locked) {
       if (!StillLinked(fd->get())) continue;
       entry.lock = std::move(*fd);
-      // Helpers may have written more while they exited.
+      // Read the entry again: helpers may have written more notes to it before they exited.
       if (auto again = ReadFile(path, kMaxEntryBytes)) {
         if (auto parsed = ParseEntry(*again)) entry.operation = std::move(*parsed);
       }

@@ -30,17 +30,18 @@ namespace stasis::plan {
 struct RecordedProcess {
   process::ProcessId id;
   device::ProcessState initial = device::ProcessState::kNone;
-  // The GPUs and memory that the driver's restore will need; unknown if `gpus` is empty.
+  // The GPUs, and the bytes of GPU memory, that the driver's restore will need. If `gpus` is empty,
+  // both are unknown.
   std::vector<device::GpuUuid> gpus;
   uint64_t device_bytes = 0;
-  // For a resume: the GPUs of the driver's restore. Empty if they are the same as before.
+  // For a resume: the GPUs of the driver's restore. Empty if the GPUs do not change.
   device::GpuMap map = {};
   // The process is suspended with its context kept: the driver reports it as running (or locked),
   // `away_bytes` of its data are in arenas, and `device_bytes` are still on the GPU.
   bool context_kept = false;
   uint64_t away_bytes = 0;
 
-  // True if its GPU memory is in arenas or saved by the driver.
+  // Returns true if the GPU memory of the process is in arenas or was saved by the driver.
   bool suspended() const { return context_kept || initial == device::ProcessState::kCheckpointed; }
 };
 
@@ -95,7 +96,7 @@ class Journal {
   Status PhaseBegins(const std::string& phase);
   Status PhaseEnded(const std::string& phase);
   Status Commit();
-  // Replaces the members after a later survey.
+  // Replaces the members by those of another survey.
   Status NoteMembers(const std::vector<process::ProcessId>& members);
   // During a dump that moves the program: notes whether the program may run on the other host.
   Status NoteElsewhere(Elsewhere elsewhere);
@@ -144,7 +145,7 @@ struct JournalEntry {
 Result<std::vector<JournalEntry>> ScanJournal(const Paths& paths, const Deadline& wait);
 // Returns kAborted if an operation works on the process; the message names the operation.
 Status CheckNotUnderWay(const Paths& paths, const process::ProcessId& id);
-// Does the same for a job, because a restore works on it before it has processes.
+// Does the same for a job, because a restore works on a job before the job has processes.
 Status CheckJobNotUnderWay(const Paths& paths, const std::string& job);
 Status RemoveEntry(const JournalEntry& entry);
 

@@ -28,7 +28,7 @@ class Runner {
   // Runs the phases of a step in parallel, each on its own thread.
   Status RunStep(const std::vector<Phase>& step);
 
-  // `parent` is the index of the report of the phase that it is nested in, or -1.
+  // For a nested phase, `parent` is the index of the outer phase's report; otherwise it is -1.
   Status RunPhase(const Phase& phase, bool parallel, int parent = -1);
   // Undoes the phases that had begun, in reverse order. Returns a description of the undos that
   // failed, or an empty string.

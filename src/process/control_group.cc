@@ -46,8 +46,8 @@ std::vector<Mount> ReadMounts(const std::string& root) {
   return mounts;
 }
 
-// Maps `path`, as in /proc/PID/cgroup, to a path below the mount. Returns nothing if it is not
-// visible there.
+// Maps `path`, as in /proc/PID/cgroup, to a path below the mount. Returns nothing if the mount does
+// not show `path`.
 std::optional<std::string> Below(const Mount& mount, const std::string& path) {
   if (path.find("/..") != std::string::npos || mount.root.find("/..") != std::string::npos) {
     return std::nullopt;  // outside of this cgroup namespace
@@ -110,7 +110,8 @@ uint64_t Reclaimable(const std::string& folder) {
   uint64_t own = 0, total = 0, number = 0;
   for (std::string name; lines >> name >> number;) {
     if (name == "inactive_file" || name == "active_file") own += number;
-    // In version 1 usage includes the groups below, so the totals must too.
+    // In version 1, the usage of a group includes the groups below it, so the totals must include
+    // them too.
     if (name == "total_inactive_file" || name == "total_active_file") total += number;
   }
   return std::max(own, total);

@@ -44,9 +44,10 @@ struct MemoryLeft {
   uint64_t beyond_reserve() const;
 };
 
-// Returns the minimum over all groups above the process: memory.max and memory.high (version 2),
-// memory.limit_in_bytes and memory.memsw.limit_in_bytes (version 1). Reclaimable file pages count
-// as free. The result is kNoLimit if the groups cannot be read.
+// Returns the least memory that is left under a limit of the process's groups or of a group above
+// them. The limits are memory.max and memory.high (version 2), and memory.limit_in_bytes and
+// memory.memsw.limit_in_bytes (version 1). Reclaimable file pages count as free. The result is
+// kNoLimit if the groups cannot be read.
 MemoryLeft MemoryLeftInControlGroups(HostPid pid, const std::string& root = "");
 
 }  // namespace stasis::process

@@ -75,7 +75,7 @@ constexpr StatusRow kStatus[] = {
     {"NoNewPrivs", "no_new_privs"},
     {"Seccomp", "the seccomp mode"},
     {"Seccomp_filters", "the seccomp filters"},
-    // Programs of other users get no capabilities by exec.
+    // Matters for root only: exec gives the programs of other users no capabilities.
     {"CapBnd", "the capabilities", /*of_root_only=*/true},
 };
 

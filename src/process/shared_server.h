@@ -8,9 +8,9 @@
 
 namespace stasis::process {
 
-// Returns true if the process runs this program of this installation. Checks the executable, not
-// the process name, which any program can set. Returns false if the process has ended or may not be
-// inspected.
+// Returns true if the process runs the program `name` of this installation. Checks the executable,
+// not the process name, which any program can set. Returns false if the process has ended or may
+// not be inspected.
 bool RunsLibexecProgram(HostPid pid, const std::string& name);
 
 // Returns true if the process runs any of the programs above.

@@ -14,7 +14,8 @@ namespace stasis::process {
 
 namespace {
 
-// If threads or processes of the tree end all the time, all of /proc is searched instead.
+// The maximum number of walks over the tree alone. If threads or processes of the tree end during
+// each of them, all of /proc is searched instead.
 constexpr int kMaxQuickWalks = 4;
 constexpr int kMaxWalks = 21;
 

@@ -30,8 +30,8 @@ class Snapshot {
   // if `root` does not exist.
   Result<ProcessTree> Tree(HostPid root) const;
 
-  // Returns the processes of the session that `leader` leads, whatever their parents. Empty if
-  // there is no such session.
+  // Returns the processes of the session that `leader` leads, whatever their parents. The list is
+  // empty if there is no such session.
   std::vector<Stat> Session(HostPid leader) const;
 
  private:

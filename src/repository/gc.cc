@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxUnknown = 100;
 
-// Objects that nothing needs, with their bytes.
+// Objects that nothing needs, with their sizes in bytes.
 struct Garbage {
   std::map<PackId, uint64_t> packs;
   std::map<PushId, std::map<std::string, uint64_t>> indexes;  // by key
@@ -72,7 +72,7 @@ class Collector {
   std::optional<GcId> id_;  // of its own record, once there is one
   uint64_t total_ = 0;      // objects to delete
   uint64_t done_ = 0;
-  // A request to delete failed, and may still take effect.
+  // A request to delete an object failed, and may still take effect.
   bool may_still_delete_ = false;
   std::set<std::string> unknown_;
   GcReport report_;
@@ -83,8 +83,8 @@ Status Collector::ReportProgress() {
   return Fail(Code::kCancelled, "cancelled");
 }
 
-// The time in a damaged record is unknown. The time at which the object was stored replaces it,
-// because no record is written twice.
+// The time in a damaged record is unknown, so the time at which the object was stored is used. The
+// two differ little, because no record is written twice.
 bool Collector::IsDamagedAndAbandoned(const Error& error, const objects::ObjectInfo& object) const {
   if (error.code != Code::kDataLoss || !object.put_unix_s) return false;
   const int64_t age_s = UnixNowNs() / 1'000'000'000 - *object.put_unix_s;
@@ -219,8 +219,8 @@ Status Collector::Delete(const std::string& key, uint64_t bytes) {
   return {};
 }
 
-// Removes from `garbage` what it has deleted. Names go before places, so that no push finds units
-// without a place.
+// Deletes `garbage` as long as the gc's record is valid, and removes the deleted objects from it.
+// Indexes of names are deleted before those of places, so that no push finds units without a place.
 Status Collector::DeleteWhileValid(Garbage& garbage) {
   while (!garbage.packs.empty() && clock_.IsValid()) {
     const auto [pack, bytes] = *garbage.packs.begin();
@@ -236,7 +236,8 @@ Status Collector::DeleteWhileValid(Garbage& garbage) {
   return {};
 }
 
-// Condemns and looks again before others may believe that the record is abandoned.
+// Deletes all garbage. If that takes so long that others could consider the gc's record abandoned,
+// condemns the rest under a new record and looks again.
 Status Collector::DeleteAll(Garbage& garbage) {
   while (!garbage.empty()) {
     STASIS_TRY(Condemn(garbage));

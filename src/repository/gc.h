@@ -33,7 +33,8 @@
 namespace stasis::repository {
 
 struct GcOptions {
-  // Called with the objects deleted and to be deleted. Returns false to cancel.
+  // Called with the number of objects deleted so far and the number to be deleted in all. Returns
+  // false to cancel.
   Progress progress;
   std::stop_token stop;
   Deadline deadline;

@@ -20,7 +20,7 @@ using testing::Method;
 
 class GcTest : public testing::RepositoryTest {
  protected:
-  // Puts the pack and the indexes of a push that nothing needs yet.
+  // Stores a pack and the indexes of a push. Nothing needs these objects yet.
   PushId PutObjects() {
     const PushId push = *PushId::Random();
     for (const std::string& key : {PackKey({push, 1}), PlaceKey(push), NamesKey(push)}) {
@@ -192,7 +192,8 @@ TEST_F(GcTest, NamesUnknownObjectsAndKeepsThem) {
   EXPECT_EQ(Keys().size(), 5u);
 }
 
-// Simulates a push that looked before the gc condemned, and publishes before the gc looks again.
+// Simulates a push that looks before the gc condemns anything, and publishes before the gc looks
+// again.
 TEST_F(GcTest, LooksAgainAfterItHasCondemned) {
   MustPush("first", MakeContents(1));
   const auto objects = objects_.Objects();

@@ -13,8 +13,8 @@ namespace stasis::repository {
 
 class ImagePlaces {
  public:
-  // Reads the indexes of all pushes that the image needs. Returns kDataLoss if one is missing or
-  // damaged, or does not have a unit that the image needs with the right length. Returns
+  // Reads the indexes of all pushes that the image needs. Returns kDataLoss if an index is missing
+  // or damaged, lacks a unit that the image needs, or records another length for it. Returns
   // kResourceExhausted if the tables of all packs have more than `max_groups` groups. `record` must
   // outlive the object.
   static Result<ImagePlaces> Read(const Repository& repository, const ImageRecord& record,

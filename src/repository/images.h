@@ -38,7 +38,8 @@ struct VerifyOptions {
   // Also fetches and checks all units. Otherwise only checks that all packs exist and have the
   // right lengths.
   bool reads_units = true;
-  // If not null: units whose recorded names were made with the same key are compared with them.
+  // If not null: compares the data of units with their recorded names, if those names were made
+  // with the same key.
   const store::UnitNames* names = nullptr;
   // Reports a finding if the image was pushed before this time, because a server can return an old
   // record. 0: no limit.

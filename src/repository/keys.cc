@@ -68,7 +68,7 @@ bool IsHex(std::string_view word, size_t digits) {
          word.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
 }
 
-// Which owners and modes are accepted.
+// Selects the owners and modes of a key file that are accepted.
 enum class Readers : uint8_t {
   kOwn,         // this user alone
   kCredential,  // systemd lets the service's user read it, by owner, group or an access list
@@ -98,7 +98,7 @@ Status CheckAccess(const struct stat& st, const std::string& path, Readers reade
 }
 
 Result<MasterKey> ReadChecked(const std::string& path, Readers readers) {
-  // A FIFO must not block.
+  // Opening a FIFO must not block.
   auto fd = Open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
   if (!fd) return Fail(std::move(fd).error());
   struct stat st;

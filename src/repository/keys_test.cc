@@ -206,7 +206,8 @@ TEST_F(KeysTest, EndlessMessagesDoNotDelayTheDeadline) {
   EXPECT_EQ(error.code, Code::kDeadlineExceeded);
 }
 
-// A process that the command leaves behind holds the pipes; only the command's end counts.
+// A background process of the command keeps the pipes open after the command has ended. It must not
+// delay the key.
 TEST_F(KeysTest, AProcessThatTheCommandLeavesDoesNotDelayTheKey) {
   const std::string path = Write("key", Line());
   auto key = ReadKeyFromCommand("sleep 20 & cat " + path, Deadline::In(std::chrono::seconds(15)));

@@ -83,7 +83,7 @@ class MortalStore final : public objects::ObjectStore {
   }
   Result<ListPage> List(const std::string& prefix, const std::string& start_after, uint32_t,
                         const CallOptions& call) override {
-    // Short pages, so that other processes work between them.
+    // Pages are short, so that other processes run between the requests for them.
     return Request<Result<ListPage>>([&] { return store_.List(prefix, start_after, 3, call); });
   }
   Status Delete(const std::string& key, const CallOptions& call) override {

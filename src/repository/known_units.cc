@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint64_t kLeastUse = 2;  // a pack is worth keeping if one half of it is needed
 
-// Returns whether a record can be left out of a search: it is gone, or damaged.
+// Returns whether a search can skip a record: it was removed, is damaged, or has an unknown format.
 bool CanSkip(const Error& error) {
   return error.code == Code::kNotFound || error.code == Code::kDataLoss ||
          error.code == Code::kUnimplemented;
@@ -53,7 +53,7 @@ Result<KnownUnits> KnownUnits::Look(const Repository& repository, const store::U
   return known;
 }
 
-// Damaged or foreign names only mean that more is uploaded.
+// If names are damaged or foreign, the only effect is that more is uploaded.
 Status KnownUnits::AddNames(const Repository& repository, const PushId& push,
                             const store::UnitNaming& naming,
                             const std::map<PackId, uint64_t>& usable,

@@ -1,5 +1,5 @@
-// Finds units that a repository contains already, by their names. All results are hints: a push
-// asks again whether the packs are there after it has announced that it needs them (push.h).
+// Finds units that a repository contains already, by their names. All results are hints: after a
+// push has announced which packs it needs, it checks again that they exist (push.h).
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace stasis::repository {
 
 class KnownUnits {
  public:
-  // Limits of the data that is kept from all indexes. Packs beyond them are not used, and a note
-  // reports this.
+  // Limits on the data that is kept from all indexes together. Packs beyond these limits are not
+  // used, and a note reports this.
   struct Limits {
     uint64_t units = 2 * kMaxIndexNames;  // about 32 bytes each
     uint64_t groups = kMaxIndexGroups;
@@ -46,8 +46,8 @@ class KnownUnits {
   // Records that the new image wants a unit.
   void Want(const Unit& unit);
   // Call it when all wanted units are recorded. Returns whether the new image may rely on a pack:
-  // only if it and the other images need at least half of it. Otherwise the wanted units are
-  // uploaded again, and gc can delete the pack when the other images are gone.
+  // only if the new image and the other images together need at least half of the pack. Otherwise
+  // the wanted units are uploaded again, and gc can delete the pack when the other images are gone.
   bool IsWorthKeeping(uint32_t pack) const;
 
   // Notes for the user about objects that could not be read.
@@ -60,7 +60,7 @@ class KnownUnits {
     std::vector<bool> needed;  // by the number of the unit
     uint64_t needed_bytes = 0;
   };
-  // `usable`: the packs that are there, with the bytes of their objects.
+  // `usable` has the packs that exist, with the sizes of their objects in bytes.
   Status AddNames(const Repository& repository, const PushId& push, const store::UnitNaming& naming,
                   const std::map<PackId, uint64_t>& usable, const objects::CallOptions& call);
   Status MarkNeeded(const Repository& repository, const objects::CallOptions& call);

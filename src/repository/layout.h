@@ -41,7 +41,7 @@ struct PackId {
   uint32_t number = 0;  // from 1
 
   auto operator<=>(const PackId&) const = default;
-  // In records: the push's id, then the number, little-endian.
+  // The encoding in records: the push's id, then the pack's number, little-endian.
   static constexpr size_t kBytes = PushId::kBytes + sizeof(uint32_t);
   std::string ToBytes() const;
   static PackId FromRaw(const void* raw);  // kBytes

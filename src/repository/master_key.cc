@@ -29,7 +29,7 @@ SecretBytes::~SecretBytes() { ::OPENSSL_cleanse(bytes_.data(), bytes_.size()); }
 SecretBytes Hkdf(std::string_view secret, std::string_view info) {
   const std::string no_salt(kKeyBytes, '\0');
   Sha256Digest extracted = HmacSha256(no_salt, secret);
-  // One block of the expansion is as long as the result.
+  // One block of the expansion is enough, because the result has the length of one block.
   Sha256Digest expanded = HmacSha256(View(extracted), std::string(info) + '\x01');
   SecretBytes key;
   std::copy(expanded.begin(), expanded.end(), key.data());

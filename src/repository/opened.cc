@@ -93,7 +93,8 @@ Result<OpenedRepository::Created> OpenedRepository::Create(Registration& registr
       STASIS_ASSIGN(known_text, SealKnownText(found->key));
     }
     STASIS_TRY(CreateRepository(*store, registration.encrypted, known_text, access.call));
-    // Read it again: another host may have created a repository there at the same time.
+    // Read the record that exists now: another host may have created a repository there at the same
+    // time.
     info = ReadRepositoryInfo(*store, access.call);
     result.created = true;
   }

@@ -1,5 +1,5 @@
-// Opens repositories: the object store, the key, and the checks that it is the repository that the
-// user expects.
+// Opens repositories: opens the object store, finds the key, and checks that the repository is the
+// one that the user expects.
 #pragma once
 
 #include <memory>

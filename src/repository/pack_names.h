@@ -19,9 +19,9 @@ namespace stasis::repository {
 // were made with another key than the local names.
 using PackNames = std::vector<std::vector<Id128>>;
 
-// Reads the names that were made with the key of `names`. An index that cannot be read leaves its
-// packs without names, and its error is added to `unread`. Names beyond the first `max_names` are
-// omitted in the same way. Fails only if the call is cancelled.
+// Reads the names that were made with the key of `names`. If an index cannot be read, its packs get
+// no names, and its error is added to `unread`. After `max_names` names, the remaining packs get
+// none either, and `unread` says so. Fails only if the call is cancelled.
 Result<PackNames> ReadPackNames(const Repository& repository, const ImageRecord& record,
                                 const store::UnitNames& names, const objects::CallOptions& call,
                                 std::vector<std::string>& unread,

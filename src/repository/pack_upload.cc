@@ -13,14 +13,14 @@ namespace stasis::repository {
 
 namespace {
 
-// A unit is stored uncompressed if compression saves less than this part of it.
+// A unit is stored uncompressed if compression saves less than this fraction of it.
 constexpr uint32_t kLeastSaving = 16;  // one sixteenth
 // Units are read, checked and sealed in groups of about this size, which stay in the processor's
 // cache meanwhile.
 constexpr uint64_t kSealGroupBytes = 1 << 20;
 
 // Moves a unit to `to`, compressed if that makes it smaller. Returns its stored size. `to` may be
-// where the unit is, or before it.
+// the place of the unit in memory, or a place before it.
 uint32_t Store(std::string_view plain, store::Codec codec, char* to) {
   const uint32_t bytes = static_cast<uint32_t>(plain.size());
   if (codec != store::Codec::kNone) {
@@ -46,7 +46,7 @@ Result<PackTable> UploadPack(const Repository& repository, const PackSource& sou
   PackTable table(pack.id.number, sealer->id());
   uint64_t end = 0;  // of the sealed units in the buffer
   for (size_t next = 0; next < pack.items.size();) {
-    // Units are read to where they are sealed, with room for a tag after each.
+    // Units are read to the place where they are sealed, with space for a tag after each unit.
     std::vector<ImageUnits::Target> targets;
     uint64_t at = end;
     while (next < pack.items.size() && at - end < kSealGroupBytes) {

@@ -24,8 +24,8 @@ struct PackSource {
 };
 
 // Reads the units of `pack`, checks them and their names, seals them and stores the object with one
-// request. Returns where they are. Needs kMaxPackBytes of memory for each thread that calls it.
-// Safe to call from any thread.
+// request. Returns the places of the units in the object. Needs kMaxPackBytes of host memory for
+// each thread that calls it. Safe to call from any thread.
 Result<PackTable> UploadPack(const Repository& repository, const PackSource& source,
                              const NewPack& pack, const objects::CallOptions& call);
 

@@ -81,7 +81,7 @@ class PlainUnitOpener final : public UnitOpener {
   std::array<char, kTagBytes> tag_{};
 };
 
-// Records have a checksum and their key inside (record.h), so nothing is added.
+// A record contains a checksum and the key of its object (record.h), so nothing is added.
 class Plain final : public Sealing {
  public:
   Result<std::unique_ptr<UnitSealer>> NewPack() const override {

@@ -35,7 +35,7 @@ enum class Without : uint8_t {
 using Objects = uint16_t;  // a set: one bit for each object
 inline constexpr Objects kPacks = 0x5555, kIndexes = 0xaaaa;
 inline constexpr Objects kOld = 3;
-// The pack and the index that a push writes. It has two ids, the second one for its repair.
+// The pack and the index that a push writes. A push has two ids, the second one for its repair.
 constexpr Objects Own(size_t push, unsigned round) {
   return static_cast<Objects>(12u << (4 * push + 2 * round));
 }
@@ -226,7 +226,7 @@ class Checker {
     Reach(next, kStepNames[push.at], actor);
   }
 
-  // It may upload its own copy even if it could rely on the old pack.
+  // A push may upload its own copy even if it could rely on the old pack.
   void LookForOldPack(const State& state, size_t me) {
     State next = state;
     next.pushes[me].needed = Own(me, 0);

@@ -54,7 +54,7 @@ class Puller {
   PullReport report_;
 };
 
-// Without names the image can be read all the same.
+// Without names the image can still be read.
 Status Puller::ReadNames() {
   std::vector<std::string> unread;
   STASIS_ASSIGN(pack_names_, ReadPackNames(repository_, record_, *options_.names, call_, unread));

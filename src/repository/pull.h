@@ -34,7 +34,8 @@ struct PullOptions {
   bool without_ranges = false;
   // If set: called with the image's manifest before anything else is read. An error ends the pull.
   std::function<Status(const store::Manifest&)> accept;
-  // Called with the bytes of units fetched or linked, and of all units. Returns false to cancel.
+  // Called with the bytes of units that were fetched or linked so far, and with those of all units.
+  // Returns false to cancel.
   Progress progress;
   // Ends the pull, also in the middle of a request.
   std::stop_token stop;

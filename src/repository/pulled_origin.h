@@ -1,5 +1,5 @@
-// The origin of pulled images (docs/decisions/image-trust.md): the repository, as witnessed by the
-// installation that pulled them.
+// The origin of a pulled image (docs/decisions/image-trust.md) is its repository. The installation
+// that pulled the image confirms this by the image's MAC.
 #pragma once
 
 #include <string>

@@ -21,7 +21,8 @@ namespace stasis::repository {
 
 namespace {
 
-// Each repair uses packs that no gc can delete any more, so a second one is rare.
+// The maximum number of rounds: the upload, then repairs. A second repair is rare, because no gc
+// can delete the packs that a repair uses.
 constexpr unsigned kMaxRounds = 8;
 constexpr unsigned kUploadThreads = 2;  // in addition to one per processor
 constexpr std::chrono::seconds kCleanUpTimeout{30};
@@ -100,7 +101,8 @@ Status Pusher::CheckName() {
               "Choose another name; an image is never overwritten.");
 }
 
-// Units are checked when they are read. Files have checksums of their own.
+// Units are checked later, when they are read for the upload. Files have checksums of their own,
+// which are checked here.
 Status Pusher::VerifyFiles() {
   STASIS_ASSIGN(const auto report, image_.Verify(store::VerifyLevel::kAllButUnits));
   return report.ToStatus(image_.path());
@@ -160,7 +162,8 @@ Status Pusher::PutPacks(const std::vector<NewPack>& packs) {
   return {};
 }
 
-// The place comes first: other pushes find the packs by their names.
+// Stores each index of places before the index of names, because other pushes find packs by their
+// names and then need the places.
 Status Pusher::PutIndex(const std::vector<NewPack>& packs) {
   std::map<PushId, NamesIndex> indexes;
   for (const NewPack& pack : packs) {
@@ -205,7 +208,8 @@ Result<std::set<PackId>> Pusher::AskPresent() {
   return lost;
 }
 
-// Writes all that the image needs, and checks that no gc has deleted or will delete any of it.
+// Writes all objects that the image needs, and checks that no gc has deleted, or will delete, any
+// of them.
 Status Pusher::PutAll() {
   for (unsigned round = 0; round < kMaxRounds; ++round) {
     STASIS_ASSIGN(const auto packs, plan_->PlaceRest());
@@ -217,7 +221,7 @@ Status Pusher::PutAll() {
     STASIS_TRY(WritePending());
     STASIS_TRY(PutPacks(packs));
     STASIS_TRY(PutIndex(packs));
-    // The upload may have taken so long that others consider the pending record abandoned.
+    // The upload may have taken so long that other processes consider the pending record abandoned.
     if (!clock_.IsValid()) STASIS_TRY(WritePending());
     STASIS_ASSIGN(auto lost, AskCondemned());
     STASIS_ASSIGN(auto missing, AskPresent());
@@ -262,7 +266,7 @@ Status Pusher::Publish() {
                   .WithContext(repository_.NameOf(ImageKey(name_)) + " may exist or not"));
 }
 
-// Without success the record stays until a gc finds that it is abandoned.
+// If the record cannot be removed, it stays until a gc finds that it is abandoned.
 void Pusher::RemovePending() {
   if (!is_pending_) return;
   const auto removed =

@@ -41,7 +41,8 @@ struct PushOptions {
   // are computed from the data.
   bool trusts_index = false;
   store::Codec codec = store::Codec::kNone;
-  // Called with the bytes of units uploaded and to be uploaded. Returns false to cancel.
+  // Called with the bytes of units that were uploaded so far, and with those of all units to be
+  // uploaded. Returns false to cancel.
   Progress progress;
   // Called with the id of each push before its objects are put, also if the push fails later. May
   // be empty.
@@ -69,9 +70,9 @@ struct PushReport {
 
 // Succeeds, with a note, if the repository already has the same image under this name. Returns
 // kAlreadyExists if it has another one, and kAborted if another push of this name ended at the same
-// time and replaced the image. After an error the image is absent. Only after an error of the step
-// "publish" is this unknown; the message says so. A later gc removes what a failed push has
-// uploaded. The image is verified while it is read.
+// time and replaced the image. After an error the image is absent, except that an error of the step
+// "publish" may leave it absent or complete; the message then says so. A later gc removes what a
+// failed push has uploaded. The image is verified while it is read.
 Result<PushReport> Push(const Repository& repository, const store::ImageReader& image,
                         const std::string& name, const PushOptions& options);
 

@@ -49,7 +49,8 @@ TEST_F(PushTest, UploadsOnlyWhatIsNew) {
   const PushReport second = MustPush("second", contents);
   EXPECT_EQ(second.new_bytes, testing::kTestBlock + store::kPageBytes);
   EXPECT_LT(second.sent_bytes, 40'000u);
-  // Writes: pending record, pack, place, names, image. One deletion, nine lists, three reads.
+  // The push writes the pending record, the pack, the places, the names and the image. It also
+  // makes one deletion, nine lists and three reads.
   EXPECT_EQ(second.requests, 18u);
   ExpectPulls("first", MakeContents(1));
   ExpectPulls("second", contents);

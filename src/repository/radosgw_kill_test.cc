@@ -42,14 +42,14 @@ constexpr std::chrono::seconds kPatience{4};
 // Kills the server after a delay, on a thread of its own.
 class Killer {
  public:
-  // With `returns` the server is started again at once, otherwise by the destructor.
+  // With `returns` the server is started again at once; otherwise the destructor starts it.
   Killer(const Radosgw& server, std::chrono::milliseconds delay, bool returns)
       : server_(server), delay_(delay), returns_(returns) {
     auto thread = Thread::Start([this] { Run(); });
     EXPECT_TRUE(thread);
     if (thread) thread_.emplace(std::move(*thread));
   }
-  // Also kills a server that was to be killed later.
+  // Ends the delay: a server that has not been killed yet is killed now.
   ~Killer() {
     {
       std::lock_guard lock(mutex_);

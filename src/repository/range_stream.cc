@@ -21,7 +21,7 @@ using store::UnitJobs;
 constexpr unsigned kStreamThreads = 8;                // in addition to one per processor: they wait
 constexpr uint64_t kMostAtOnce = uint64_t{64} << 20;  // bytes without a request, in one job
 
-// A stored unit, and a place where it belongs.
+// A stored unit, and a place in an output where it belongs.
 struct WantedUnit {
   StoredUnit stored;
   UnitJobs::Place to;
@@ -33,7 +33,7 @@ struct WantedUnit {
   }
 };
 
-// One request, or bytes that need none.
+// A request, or bytes that need no request.
 struct StreamJob {
   enum class Kind : uint8_t { kFetch, kZeros, kPresent };
   Kind kind;
@@ -69,8 +69,8 @@ class EarlierUnits {
     }
   }
 
-  // Returns the units of a range of the earlier image, with the pack numbers of this one; nothing
-  // if it differs from the range `now` in more than its units.
+  // Returns the units of a range of the earlier image, with the pack numbers of this image. Returns
+  // nothing if that range and `now` differ in more than their units.
   std::vector<StoredUnit> Of(size_t earlier, size_t now) const {
     const auto& ranges = earlier_.manifest.ranges;
     if (earlier >= ranges.size() || !IsSameRange(ranges[earlier], now_.manifest.ranges[now])) {
@@ -131,7 +131,8 @@ class RangeReader {
   std::atomic<uint64_t> done_{0};
 };
 
-// Extends the last job if it ends where this one begins, and adds a new job otherwise.
+// Adds bytes that need no request. Extends the last StreamJob if it ends where these bytes begin,
+// and adds a new one otherwise.
 void RangeReader::AddWithoutRequest(StreamJob::Kind kind, const UnitJobs::Place& place,
                                     uint64_t bytes) {
   if (!jobs_.empty()) {
@@ -172,7 +173,8 @@ void RangeReader::Plan() {
     const UnitJobs::Place first = PlacesOf({range.pack, range.units.front()}).front().to;
     jobs_.push_back({StreamJob::Kind::kFetch, first, 0, &range});
   }
-  // The arenas are filled from their beginnings, because the GPU is loaded from there meanwhile.
+  // The arenas are filled from their beginnings, because the loads to the GPU, which run at the
+  // same time, begin there.
   std::sort(jobs_.begin(), jobs_.end(), [](const StreamJob& a, const StreamJob& b) {
     return std::tie(a.first.output, a.first.at) < std::tie(b.first.output, b.first.at);
   });

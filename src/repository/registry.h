@@ -29,10 +29,10 @@ struct Registration {
   // replaced.
   Id128 id;
   bool encrypted = true;
-  // Images pulled from it are restored without --trust-image.
+  // If set, images pulled from this repository are restored without --trust-image.
   bool trusted = false;
-  // Random, made when the repository was added. The origin of pulled images is derived from it and
-  // not from `id`, which the server chooses.
+  // Random, made when the repository was added. The origin of pulled images is derived from this
+  // value and not from `id`, which the server chooses.
   Id128 origin_id;
 
   bool operator==(const Registration&) const = default;

@@ -6,7 +6,7 @@ namespace stasis::repository {
 
 namespace {
 
-// A list that does not end would otherwise fill the memory.
+// A list that does not end would otherwise fill the host memory.
 constexpr size_t kMaxListed = 20'000'000;
 
 // Adds a hint to the error of a damaged record of a push or a gc.

@@ -14,7 +14,7 @@
 namespace stasis::repository {
 namespace {
 
-// Checks independently what readers rely on after a table was accepted.
+// Checks independently the rules on which readers of an accepted table rely.
 void CheckTables(const std::vector<PackTable>& packs) {
   for (const PackTable& pack : packs) {
     FuzzCheck(pack.number() > 0 && pack.number() <= kMaxPushPacks);

@@ -43,7 +43,7 @@ Status CheckLength(uint64_t plain_bytes) {
 }  // namespace
 
 // AES-256-GCM with one key and a context that is reused. Only this file can use it, because its
-// callers must not repeat a number.
+// callers must never use a number twice.
 class Gcm {
  public:
   enum class Direction : uint8_t { kEncrypt, kDecrypt };
@@ -179,7 +179,7 @@ Result<PackOpener> PackOpener::Create(const MasterKey& master, const Id128& pack
   return PackOpener(pack, std::move(gcm));
 }
 
-// The unit is invalid. Clears what was decrypted, so that none of it can be taken for data.
+// The unit is invalid. Clears the decrypted bytes, so that none of them can be taken for data.
 tl::unexpected<Error> PackOpener::Refuse(const std::string& why) {
   std::fill(plain_.begin(), plain_.end(), '\0');
   begun_ = false;

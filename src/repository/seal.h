@@ -1,4 +1,4 @@
-// Encrypts what leaves for a repository, and decrypts and verifies what comes back: AES-256-GCM
+// Encrypts data for a repository, and decrypts and verifies data that is read from it: AES-256-GCM
 // (NIST SP 800-38D) by OpenSSL, with 16 bytes of tag.
 //
 // A pack is sealed unit by unit. Each pack has its own key (master_key.h), so a nonce must be
@@ -72,8 +72,8 @@ class PackSealer {
   // does not overlap it. A number is used up even if this fails.
   Result<uint64_t> Seal(std::string_view plain, char* sealed);
 
-  // The same in pieces. Begin, then Add until all bytes of the unit were given, then Finish. Begin
-  // returns the number, and abandons an unfinished unit.
+  // The same in pieces. Call Begin, then Add until all bytes of the unit have been passed, then
+  // Finish. Begin returns the number, and abandons an unfinished unit.
   Result<uint64_t> Begin(uint64_t plain_bytes);
   Status Add(std::string_view plain, char* sealed);
   Status Finish(char* tag);
@@ -98,11 +98,11 @@ class PackOpener {
   // does. Returns kDataLoss if the unit is not the one that was sealed; `plain` is then zero.
   Status Open(uint64_t number, std::string_view sealed, std::span<char> plain);
 
-  // The same in pieces, from a receive buffer. Begin, then Add until missing() is 0, then Finish.
-  // Add writes to `plain`, which has no meaning before Finish has succeeded. A retry begins the
-  // unit again: Begin abandons an unfinished one.
+  // The same in pieces, from a receive buffer. Call Begin, then Add until missing() is 0, then
+  // Finish. Add writes to `plain`, which has no meaning before Finish has succeeded. A retry begins
+  // the unit again: Begin abandons an unfinished one.
   Status Begin(uint64_t number, std::span<char> plain);
-  // Returns how many sealed bytes of the unit have not been given yet.
+  // Returns how many sealed bytes of the unit have not been passed yet.
   uint64_t missing() const;
   // Decrypts the next sealed bytes, at most missing(). The pieces may be of any length.
   Status Add(std::string_view sealed);

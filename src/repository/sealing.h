@@ -32,7 +32,8 @@ class UnitOpener {
   // Begins with the first byte of a unit, and abandons an unfinished one. The unit is opened into
   // `plain`, which has exactly its length.
   virtual Status Begin(uint64_t number, std::span<char> plain) = 0;
-  // Takes the next bytes of the sealed unit. What it writes to `plain` means nothing before Finish.
+  // Takes the next bytes of the sealed unit. The contents of `plain` mean nothing until Finish has
+  // succeeded.
   virtual Status Add(std::string_view sealed) = 0;
   // Returns kDataLoss if the bytes are not the unit that was sealed under this number.
   virtual Status Finish() = 0;
@@ -44,8 +45,8 @@ class Sealing {
   virtual ~Sealing() = default;
   virtual Result<std::unique_ptr<UnitSealer>> NewPack() const = 0;
   virtual Result<std::unique_ptr<UnitOpener>> OpenPack(const Id128& id) const = 0;
-  // Seals a whole small object. `purpose` is its key. It is bound to the object, which therefore
-  // cannot be opened under another key.
+  // Seals a whole small object. `purpose` is the object's key in the repository. It is bound to the
+  // object, which therefore cannot be opened under another key.
   virtual Result<std::string> SealObject(std::string_view purpose,
                                          std::string_view plain) const = 0;
   // `what` names the object in errors.

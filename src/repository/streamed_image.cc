@@ -34,8 +34,9 @@ Result<std::unique_ptr<StreamedImage>> StreamedImage::Open(const Repository& rep
                 Pull(repository, name, store + "/" + image->hidden_.name, name, options));
   STASIS_ASSIGN(image->stream_,
                 RangeStream::Open(repository, name, {options.deadline, options.stop}));
-  // A push may have replaced the image meanwhile, and a hostile server may give two answers. The
-  // arenas are allocated by the pulled manifest, so its ranges must be those of the record.
+  // A push may have replaced the image meanwhile, and a hostile server may answer the two requests
+  // differently. The arenas are allocated from the pulled manifest, so the ranges of the record
+  // must be the same.
   STASIS_ASSIGN(const auto pulled, store::ImageReader::OpenWithoutRanges(image->path()));
   const store::Manifest& manifest = pulled->manifest();
   const store::Manifest& streamed = image->stream_->record()->manifest;

@@ -120,7 +120,7 @@ TEST_F(StreamedImageTest, UnitsOfTheEarlierImageAreNotReadAgain) {
   for (const auto earlier_range : {std::optional<size_t>(0), std::optional<size_t>()}) {
     std::string memory = earlier.gpu;
     // Two blocks that have not changed, one with data and one with zeros, are damaged in memory.
-    // They stay so if the memory has the earlier image, and are read otherwise.
+    // They stay damaged if the memory has the earlier image, and are read otherwise.
     std::string expected = now.gpu;
     for (const size_t block : {8, 25}) {
       memory[block * kBlock] = static_cast<char>(~memory[block * kBlock]);
@@ -135,7 +135,7 @@ TEST_F(StreamedImageTest, UnitsOfTheEarlierImageAreNotReadAgain) {
   }
 }
 
-// Another allocation at the same address has other units.
+// A range of another size at the same address is another allocation, with other units.
 TEST_F(StreamedImageTest, ARangeOfAnotherSizeIsReadWhole) {
   const Contents now = WithRepetitions();
   Contents earlier = now;
@@ -223,8 +223,8 @@ TEST_F(StreamedImageTest, AMissingPackIsNoticed) {
   EXPECT_EQ(Read(**image, memory).error().code, Code::kDataLoss);
 }
 
-// The record is read twice. The second one determines how much is written to the arenas, so it must
-// not differ from the first.
+// The record is read twice. The second answer determines how much is written to the arenas, so it
+// must not differ from the first one.
 TEST_F(StreamedImageTest, AServerThatGivesTwoAnswersIsRefused) {
   MustPush("llama", MakeContents(1));
   auto record = repository_.ReadImage("llama", {});

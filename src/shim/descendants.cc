@@ -47,8 +47,8 @@ void KillDescendants(pid_t criu) {
   // A grandchild becomes a child when its parent exits, and that exit ends the wait below and
   // starts the next scan. So no process is missed, and no wait lasts forever.
   do {
-    // Reaps zombies before the scan, because each one slows it down. A process that forks and exits
-    // in a loop makes new zombies all the time, and only a fast scan catches it.
+    // Reaps zombies before the scan, because each zombie slows the scan down. A process that forks
+    // and exits in a loop makes new zombies all the time, and only a fast scan catches it.
     while (::waitpid(-1, nullptr, __WALL | WNOHANG) > 0) {
     }
     bool waits = false;

@@ -27,7 +27,8 @@ namespace {
 
   ::setsid();
   for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
-  // Moves all sources above the targets first, so that none is overwritten before it is copied.
+  // Moves all source descriptors above the target numbers first, so that none is overwritten before
+  // it is copied.
   int base = spec.fds.empty() ? 0 : spec.fds.rbegin()->first + 1;
   std::map<int, int> high;
   for (auto [target, source] : spec.fds) {

@@ -27,8 +27,8 @@ struct LaunchSpec {
 class Launched {
  public:
   pid_t pid() const { return pid_; }
-  // Lets the child run exec. Returns 0, or the errno of a failed exec; the child has exited then
-  // and the caller must reap it. A child that is never released exits with this process.
+  // Lets the child run exec. Returns 0, or the errno of a failed exec; in that case the child has
+  // exited and the caller must reap it. A child that is never released exits with this process.
   int Release();
 
  private:

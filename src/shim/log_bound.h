@@ -25,7 +25,8 @@ class LogBound {
   void Serve();
 
  private:
-  // Returns false if further attempts are useless.
+  // Frees old output. Returns false if the log was replaced or its file system does not support
+  // holes, so that further calls are useless.
   bool Cut();
 
   std::string path_;

@@ -60,7 +60,7 @@ Result<OutputLog> OutputLog::OpenBy(const std::string& path, const Opener& open)
   if (::fstat(log.fd(), &st) != 0) return FailErrno(errno, "look at " + path);
   if (!CanBeLog(log.fd(), st)) return FailErrno(ENOTSUP, "open " + path);
   log.id_ = FileId::Of(st);
-  // The program's own writes must block when necessary.
+  // Removes O_NONBLOCK: the program's own writes must block when necessary.
   if (::fcntl(log.fd(), F_SETFL, O_APPEND) != 0) return FailErrno(errno, "fcntl");
   return log;
 }

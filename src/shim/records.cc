@@ -53,8 +53,8 @@ Status JobFolder::RecordProcesses(const process::ProcessId& shim, const process:
                      ", \"log\": {\"device\": " + std::to_string(log.device) +
                      ", \"inode\": " + std::to_string(log.inode) + "}}\n";
   STASIS_TRY(WriteFileDurably(File(kProcessFile), text));
-  // These files are invalid since the rename, because they name other processes. Removing them is
-  // only tidy.
+  // These files have been invalid since the rename, because they name other processes. They are
+  // removed only for tidiness.
   ::unlink(File(kExitFile).c_str());
   ::unlink(File(kDumpedFile).c_str());
   return {};
@@ -72,7 +72,8 @@ bool JobFolder::IsMarkedDumped(const process::ProcessId& root) const {
 Status JobFolder::RecordExit(const process::ProcessId& root, int wait_status) {
   int signal = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0;
   int code = signal != 0 ? 128 + signal : WEXITSTATUS(wait_status);
-  // The mark states an intention; the root's end by SIGKILL shows that it was carried out.
+  // The mark "dumped" only announces that CRIU will kill the program. If SIGKILL has ended the
+  // root, CRIU has done so.
   bool dumped = signal == SIGKILL && IsMarkedDumped(root);
   if (dumped) code = kDumpedExitCode;
   std::string text = "{\"version\": " + std::to_string(kRecordVersion) +

@@ -1,4 +1,4 @@
-// The files that the shim writes to the job's directory: see shim_protocol.h. `jobs/record.h` reads
+// The files that the shim writes to the job's directory (shim_protocol.h). `jobs/record.h` reads
 // them.
 #pragma once
 

@@ -143,7 +143,7 @@ Status Shim::Start(Step* step) {
                                                       : StartCriu(null.get(), step));
   if (!terminal_) log_.Close();
   if (options_.keep_log != 0) bound_ = LogBound(options_.log, log_.id(), options_.keep_log);
-  // Do not keep the program's directory busy.
+  // The shim must not keep the program's working directory in use.
   (void)!::chdir("/");
   return {};
 }
@@ -151,7 +151,7 @@ Status Shim::Start(Step* step) {
 Status Shim::OpenTerminal() {
   STASIS_ASSIGN(terminal_, Terminal::Open(options_.job_dir, *options_.terminal, log_.fd()));
   if (options_.client >= 0) terminal_.Attach(UniqueFd(options_.client));
-  // The screen shows output from before the dump.
+  // New clients first see the end of the output from before the dump.
   if (options_.mode == ShimOptions::Mode::kRestore) terminal_.Remember(log_.LastBytes());
   return {};
 }

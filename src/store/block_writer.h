@@ -23,9 +23,10 @@ namespace stasis::store {
 struct BlockSource {
   DeviceRange range;      // without its runs
   std::string_view data;  // of the range's size
-  // The hash of each block (UnitNames::key) if the caller has computed them, otherwise empty. A
-  // zero hash means a zero block, whose bytes in `data` are ignored. Before a block is written, its
-  // hash is computed again and compared. A block that an earlier image has is not read.
+  // The hash of each block, with the key UnitNames::key, if the caller has computed the hashes;
+  // otherwise empty. A zero hash means a zero block, whose bytes in `data` are ignored. Before a
+  // block is written, its hash is computed again and compared. A block that an earlier image has is
+  // not read.
   std::span<const Id128> hashes = {};
   // One byte for each block: 1 if the block is zero, whatever `data` contains. May be empty.
   std::span<const uint8_t> zeros = {};

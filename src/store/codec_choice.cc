@@ -20,8 +20,8 @@ constexpr double kTrials = 1.0 / 64;
 // storage, and one is compressed with the other codec.
 constexpr uint64_t kOther = 64;
 
-// Weights of the latest measurement in an average. The first one is large, because the next data
-// may compress much better or worse.
+// Weights of the latest measurement in the averages. The weight for compression is large, because
+// the next data may compress much better or worse.
 constexpr double kLatestCompressed = 0.25;
 constexpr double kLatestWrite = 1.0 / 16;  // small: the time of a write depends on all threads
 

@@ -1,5 +1,6 @@
 // Chooses the codec of an extent. `auto` decides by times that are measured during the dump: it
-// compresses an extent if a thread needs less time to compress it than this saves in writing.
+// compresses an extent if a thread needs less time to compress it than it saves by writing fewer
+// bytes.
 //
 // The caller measures and reports all times. Safe to use from several threads.
 #pragma once

@@ -1,4 +1,4 @@
-// Tests the choice of a codec, with simulated times of a storage and a processor.
+// Tests the choice of a codec with simulated times for storage and compression.
 #include "store/codec_choice.h"
 
 #include <gtest/gtest.h>

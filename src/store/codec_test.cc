@@ -76,7 +76,7 @@ TEST_P(CodecTest, CorruptedStreamsStayInsideTheirBlock) {
   size_t refused = 0;
   for (int round = 0; round < 5000; ++round) {
     std::string bad = stored;
-    // The beginning contains the lengths of a frame.
+    // The first bytes contain the lengths of a frame.
     for (size_t n = 1 + random(3); n > 0; --n) {
       bad[random(round % 2 == 0 ? 16 : bad.size())] = static_cast<char>(random(256));
     }

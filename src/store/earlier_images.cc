@@ -23,7 +23,8 @@ constexpr size_t kMaxImages = 128;  // their folders are kept open
 // Packs of other users are never shared.
 bool IsOurs(const struct stat& st) { return st.st_uid == ::geteuid(); }
 
-// Returns whether the image was written with one of the keys, or any key if there are none.
+// Returns whether the image was written with one of the keys. If there are no keys, every image is
+// accepted.
 bool IsByOne(const ImageReader& image, const std::vector<OriginKey>& origins) {
   return origins.empty() || std::any_of(origins.begin(), origins.end(), [&](const OriginKey& key) {
            return image.OriginBy(&key) == Origin::kOwn;

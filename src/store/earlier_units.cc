@@ -81,7 +81,7 @@ uint32_t EarlierUnits::AddPack(uint32_t image, const Pack& pack, uint64_t& room)
                       {}});
     known = packs_.end() - 1;
   }
-  // A copy of an image has packs of the same id in other files. They are not shared.
+  // A copy of an image has packs of the same id in other files. Such packs are not shared.
   if (known->file != found->file || known->pack.index_checksum != pack.index_checksum) {
     return kNone;
   }

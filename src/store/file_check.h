@@ -24,8 +24,9 @@ enum class Writeback : uint8_t {
   kStart,  // asks the kernel to begin writing the data just read, so that a later fsync is short
 };
 
-// Computes the checksums of every job or sets its error, and continues after an error. Fails only
-// with kCancelled. The error of a file that is shorter than its job says is kDataLoss.
+// Computes the checksums of each work item in `jobs`, or sets its `error` and continues with the
+// next item. Returns no error except kCancelled. If a file is shorter than `file.size_bytes`, the
+// item's error is kDataLoss.
 Status ComputeChecksums(int folder_fd, uint32_t chunk_bytes, std::vector<ChecksumJob>& jobs,
                         Writeback writeback, const Progress& progress);
 

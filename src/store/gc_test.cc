@@ -156,7 +156,7 @@ TEST_F(SharedUnitsTest, GcBesideADumpTakesNothingFromIt) {
   ExpectIntact("c", memory);
 }
 
-// The other order: gc has locked the pack, so the dump writes its own.
+// If gc has locked the pack before the dump tries to link it, the dump writes its own pack.
 TEST_F(SharedUnitsTest, ADumpBesideAGcDoesNotWaitForIt) {
   std::string memory = Memory(1);
   Dump("a", memory);

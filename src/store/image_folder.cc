@@ -73,8 +73,8 @@ bool IsSameFolder(int parent_fd, const std::string& name, int folder_fd) {
 
 Status RenameNoReplace(int store_fd, const std::string& from, const std::string& to) {
   if (::renameat2(store_fd, from.c_str(), store_fd, to.c_str(), RENAME_NOREPLACE) == 0) return {};
-  // Some network file systems lack the flag. A plain rename of a folder replaces only an empty
-  // folder, never an image.
+  // Some network file systems do not support RENAME_NOREPLACE. A plain rename of a folder replaces
+  // only an empty folder, never an image.
   if (errno == EINVAL && ::renameat(store_fd, from.c_str(), store_fd, to.c_str()) == 0) return {};
   const bool taken = errno == EEXIST || errno == ENOTEMPTY || errno == ENOTDIR;
   Error error = ErrnoError(taken ? EEXIST : errno, fmt::format("rename {} to {}", from, to));

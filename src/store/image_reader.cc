@@ -163,7 +163,8 @@ void ImageReader::FindStrays(std::vector<Finding>& findings) const {
 }
 
 // Checks that every unit to which the image refers is in its pack and, with kFull, intact. Other
-// units of a pack belong to other images and may be holes. Returns the bytes compared.
+// units of a pack belong to other images and may be holes. Returns the number of bytes that were
+// compared.
 Result<uint64_t> ImageReader::VerifyUnits(VerifyLevel level, const Progress& progress,
                                           std::vector<Finding>& findings) const {
   if (manifest_.packs.empty()) return 0;

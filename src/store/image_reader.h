@@ -44,8 +44,8 @@ class PackReader;
 
 class ImageReader {
  public:
-  // kExcluded: the image cannot be deleted while the object exists. kAllowed: it can, because the
-  // caller reads only the manifest and must not block a deletion.
+  // kExcluded: the image cannot be deleted while the object exists. kAllowed: the image can be
+  // deleted, because the caller reads only the manifest and must not block a deletion.
   enum class Deletion : uint8_t { kExcluded, kAllowed };
   // Returns kNotFound if there is no such folder, kInvalidArgument if it is not an image or its
   // manifest breaks a rule, kDataLoss if the manifest is damaged, and kUnimplemented if this Stasis

@@ -143,7 +143,8 @@ Result<OpenedFile> ImageWriter::LinkPack(int image_fd, const Pack& pack, const F
     struct stat st;
     if (::fstat(opened.fd.get(), &st) != 0) return FailErrno(errno, "stat " + path);
     if (FileId::Of(st) != file) return Fail(Code::kAborted, path + " was replaced meanwhile");
-    // Unlike a folder's lock this one is required: without locks a running gc cannot be detected.
+    // Unlike the lock of a folder, the lock of a pack is required: without locks a running gc
+    // cannot be detected.
     if (TEMP_FAILURE_RETRY(::flock(opened.fd.get(), LOCK_SH | LOCK_NB)) != 0) {
       return FailErrno(errno, "lock " + path);
     }
@@ -274,7 +275,7 @@ Status ImageWriter::DescribePacks(Commitment& commitment) {
   for (const Entry& entry : entries) {
     const std::string path = std::string(kPacksFolder) + "/" + entry.name;
     STASIS_ASSIGN(OpenedFile opened, OpenRegular(partial_fd_.get(), path));
-    // This detects an unfinished pack now, instead of during a restore.
+    // Reading the index here detects an unfinished pack now, instead of during a restore.
     STASIS_ASSIGN(PackIndex index, ReadPackIndex(opened.fd.get(), opened.size_bytes, path));
     auto at = listed.find(path);
     if (at == listed.end() || manifest.packs[at->second].id != index.id ||

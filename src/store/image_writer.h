@@ -39,8 +39,8 @@ struct CommitOptions {
   std::function<Status(std::string_view step)> before_step;
   // The key of the manifest's origin MAC; without a key there is no MAC.
   std::optional<OriginKey> origin;
-  // For a copy of an image: when the image was created, and its manifest. Commit returns kDataLoss
-  // if the files are not those of that manifest. It must outlive the call.
+  // For a copy of an image: the time when the image was created, and its manifest, which must
+  // outlive the call. Commit returns kDataLoss if the files are not those of that manifest.
   std::optional<int64_t> created_unix_ns;
   const Manifest* expected_files = nullptr;
 };
@@ -58,7 +58,7 @@ class ImageWriter {
   // if it is not a valid name.
   static Result<std::unique_ptr<ImageWriter>> Begin(const std::string& store,
                                                     const std::string& name);
-  // Aborts if the image was not committed.
+  // Calls Abort if the image was not committed.
   ~ImageWriter();
   ImageWriter(const ImageWriter&) = delete;
   ImageWriter& operator=(const ImageWriter&) = delete;
@@ -66,7 +66,7 @@ class ImageWriter {
   // The folder for CRIU's files, open until this object is destroyed. Files that CRIU writes there
   // after Commit (such as stats-dump) do not become part of the image.
   int cpu_dir_fd() const { return criu_fd_.get(); }
-  // The path of that folder until Commit. It names the descriptor, so a renamed parent folder
+  // The path of that folder until Commit. The path names the descriptor, so a renamed parent folder
   // cannot redirect it.
   std::string cpu_path() const { return "/proc/self/fd/" + std::to_string(criu_fd_.get()); }
   // The image's path after Commit.

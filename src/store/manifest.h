@@ -58,7 +58,7 @@ struct Process {
   pid_t pgid = 0;
   pid_t sid = 0;
 
-  // Its process id after a restore.
+  // The process id that the process has after a restore.
   pid_t restored_pid() const { return namespace_pid != 0 ? namespace_pid : pid; }
   bool is_cuda() const { return recorded_state != GpuState::kNone; }
 };

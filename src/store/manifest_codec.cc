@@ -308,7 +308,7 @@ Result<std::string> EncodeManifest(const Manifest& manifest) {
   message.set_ranges_elsewhere(manifest.ranges_elsewhere);
 
   std::string body = message.SerializeAsString();
-  // Decode it again, because an image with too long a text or list could not be opened.
+  // Decode the result, because an image with too long a text or list could not be opened.
   if (auto again = DecodeManifest(body); !again) {
     return Fail(std::move(again.error()).WithContext("the new manifest would be unreadable"));
   }

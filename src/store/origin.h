@@ -20,7 +20,7 @@ struct OriginMac {
 };
 
 // The key of the MAC. It is derived from the user's secret independently of the block key, so unit
-// names and MACs reveal nothing about it.
+// names reveal nothing about it, and MACs reveal nothing about the block key.
 class OriginKey {
  public:
   explicit OriginKey(const BlockSecret& secret);

@@ -51,7 +51,7 @@ TEST(OriginTest, TheMacIsTheOneOfTheFormat) {
   EXPECT_FALSE(key.Verify(key.Sign(digest), Sha256("abd")));
   const OriginKey other(Secret(1));
   EXPECT_FALSE(other.Verify(key.Sign(digest), digest));
-  // A MAC that was computed with another key is wrong, even if it names this key.
+  // A MAC that was computed with another key is rejected, even if it carries the id of this key.
   EXPECT_FALSE(key.Verify({key.id(), other.Sign(digest).mac}, digest));
   EXPECT_FALSE(key.Verify({other.id(), key.Sign(digest).mac}, digest));
 }

@@ -87,7 +87,7 @@ Result<uint32_t> PackWriter::Append(std::span<const PackUnit> units, std::string
     index_.Add(extent, units);
     if (stored.size() >= DirectFile::kLeastBytes) Reserve();
   }
-  // The place is taken, so other threads need not wait for this write.
+  // The extent's place in the file is reserved, so other threads need not wait for this write.
   STASIS_TRY(WritePadded(stored, extent.offset));
   return first;
 }

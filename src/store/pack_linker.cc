@@ -16,9 +16,9 @@ namespace stasis::store {
 
 namespace {
 
-// A pack is linked only if the image needs at least this part of its space on the disk. A link
+// A pack is linked only if the image needs at least this fraction of its space on the disk. A link
 // keeps the whole pack on the disk until the next gc, and permanently if the file system cannot
-// punch holes. Without a link, less than this part of the pack is written again.
+// punch holes. Without a link, less than this fraction of the pack is written again.
 constexpr uint64_t kLeastUse = 8;  // one eighth
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Decides which packs of earlier images a new image shares, and adds hard links to them. Units that
-// were not checked recently are read and checked first.
+// Decides which packs of earlier images a new image shares, and adds hard links to them. Reads and
+// checks units first if they were not checked recently.
 #pragma once
 
 #include <cstdint>

@@ -159,7 +159,7 @@ Status PageWriter::NamePages() {
                            [&](size_t i) { return NamePiece(*pieces[i].first, pieces[i].second); });
 }
 
-// Decides where each page is. Returns the number of runs that would result.
+// Decides where each page is stored. Returns the number of runs that would result.
 size_t PageWriter::Decide() {
   size_t runs = 0;
   for (uint32_t i = 0; i < units_.size(); ++i) {

@@ -15,8 +15,8 @@
 namespace stasis::store {
 
 // Call it when CRIU has closed its files, before Commit; another thread may write blocks meanwhile.
-// kAuto does not compress pages, because CPU memory rarely waits for the storage. Memory of more
-// than 64 GiB, or with too many runs, stays in CRIU's files; a note tells the user.
+// kAuto does not compress pages, because the storage rarely limits the speed of writing CPU memory.
+// Memory of more than 64 GiB, or with too many runs, stays in CRIU's files; a note tells the user.
 Result<WrittenUnits> WritePages(ImageWriter& writer, const UnitNames& names,
                                 const WriteOptions& options);
 

@@ -11,7 +11,7 @@
 
 namespace stasis::store {
 
-// The place of a range.
+// The destination of a range.
 struct RangeOutput {
   char* data;
   // If set, `data` already has the bytes of a range of the earlier image that the source knows:
@@ -26,7 +26,7 @@ class RangeSource {
   // Fills outputs[i], which is as large as the manifest's range ranges[i], zeros included. Checks
   // every byte that it writes before it returns. Calls `placed` from several threads for each part
   // that was checked and is in its place, and begins with the first outputs. Calls `go_on`
-  // regularly from the caller's thread. Returns kCancelled when it returns false, and the first
+  // regularly from the caller's thread. Returns kCancelled if `go_on` returns false, and the first
   // error of `placed`.
   virtual Status Read(std::span<const size_t> ranges, std::span<const RangeOutput> outputs,
                       const UnitJobs::Placed& placed, const std::function<bool()>& go_on) const = 0;

@@ -118,7 +118,8 @@ Result<std::vector<std::string>> SweepPartials(
     auto folder = OpenBeneath(store_fd.get(), name, O_RDONLY | O_DIRECTORY);
     if (!folder) continue;  // removed meanwhile, or not a folder
     if (!LockFolder(folder->get(), LockKind::kExclusive, name)) continue;
-    // Between the two calls, its writer may have renamed the folder to publish the image.
+    // Between the open and the lock, the process that writes the image may have renamed the folder
+    // to publish it.
     if (!IsSameFolder(store_fd.get(), name, folder->get())) continue;
     auto note = [&] {
       if (at_work) at_work(store + "/" + name);
@@ -145,7 +146,8 @@ Status AwaitPartialsOf(const std::string& store, const std::string& image_name) 
     if (!IsHiddenName(name, kPartial) || !name.starts_with("." + image_name + ".")) continue;
     auto folder = OpenBeneath(store_fd.get(), name, O_RDONLY | O_DIRECTORY);
     if (!folder) continue;  // removed meanwhile, or not a folder
-    // A file system without locks has nothing to wait for.
+    // If the file system has no locks, the call fails at once, because there is nothing to wait
+    // for.
     (void)TEMP_FAILURE_RETRY(::flock(folder->get(), LOCK_EX));
   }
   return {};

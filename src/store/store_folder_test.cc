@@ -133,7 +133,7 @@ TEST(StoreFolderTest, TheSweepDeletesAllImagesOfAKilledMigrationButTheNewest) {
   EXPECT_EQ(*SweepPartials(store.path()), std::vector<std::string>{migration->name});
   EXPECT_THAT(*ListImages(store.path()), ::testing::UnorderedElementsAreArray(others));
 
-  // Without a last image, the newest round may be the only copy of the program.
+  // If there is no last image, the image of the newest round may be the only copy of the program.
   for (const char* name : {"job-moving-2-2", "job-moving-2-10"}) MakeImage(store.path(), name);
   MakeHidden(store.path(), "job-moving-2", kMoving)->fd.Reset();
   EXPECT_EQ(SweepPartials(store.path())->size(), 1u);

@@ -19,8 +19,8 @@ namespace {
 constexpr uint64_t kGapBytes = 128 << 10;
 constexpr uint64_t kJobBytes = 2 << 20;
 constexpr uint64_t kMaxPieceBytes = 1 << 20;
-// Limits the copies of one job, so that a unit with very many copies does not keep one thread busy
-// when all others have finished.
+// Limits the bytes that one work item copies to outputs, so that a unit with very many copies does
+// not keep one thread busy when all others have finished.
 constexpr uint64_t kCopiedBytes = 16 << 20;
 constexpr uint32_t kNoPack = ~0u;
 static_assert(kMaxExtentBytes <= kJobBytes && kBlockBytes <= kJobBytes);

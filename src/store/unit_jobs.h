@@ -23,8 +23,8 @@ class UnitJobs {
   // Adds zeros, which are not in any pack.
   void AddZeros(uint64_t bytes, uint32_t output, uint64_t at);
 
-  // Must be called after all units have been added. Sorts the jobs by pack, for sequential reads,
-  // or by output.
+  // Must be called after all units have been added. Sorts the work items by pack, for sequential
+  // reads, or by output.
   enum class Order : uint8_t { kPacks, kOutputs };
   void Plan(Order order);
 
@@ -45,13 +45,13 @@ class UnitJobs {
     uint32_t unit = 0;
   };
   using Placed = std::function<Status(const Place& place, uint64_t bytes)>;
-  // Reads and checks the units of one job. Copies them to the outputs, if there are any, and calls
-  // `placed` for each part. Returns kDataLoss if a unit is damaged, and sets `where` to that
-  // unit, or to the job's first unit if the whole job cannot be read.
+  // Reads and checks the units of one work item. Copies them to the outputs, if there are any, and
+  // calls `placed` for each part. Returns kDataLoss if a unit is damaged, and sets `where` to that
+  // unit, or to the first unit if the whole work item cannot be read.
   Status Run(size_t job, std::span<char* const> outputs, const Placed& placed,
              UnitPlace& where) const;
 
-  // The number of different units of a pack that were added, and their bytes as they are stored.
+  // The number of different units of a pack that were added, and their stored size in bytes.
   struct Use {
     uint64_t units = 0;
     uint64_t stored_bytes = 0;
@@ -72,7 +72,8 @@ class UnitJobs {
     const Extent* extent;  // nullptr: zeros
     bool is_compressed() const { return extent != nullptr && extent->is_compressed(); }
   };
-  // Pieces that one request reads, and the pack's bytes from the first to the last of them.
+  // A work item: pieces that one request reads. `offset` and `bytes` locate the part of the pack
+  // from the first piece to the last.
   struct Job {
     size_t begin;  // of pieces_
     size_t end;

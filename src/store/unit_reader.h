@@ -35,7 +35,7 @@ class UnitReader {
   static Result<UnitReader> Open(const ImageReader& image, Selection selection,
                                  std::vector<Finding>* findings = nullptr);
 
-  // The bytes of the selected units as they are stored, each unit counted once.
+  // The stored size of the selected units in bytes, each unit counted once.
   uint64_t stored_bytes() const { return stored_bytes_; }
   // Reads and checks all units and adds the damaged ones to `findings`. Fails only with kCancelled.
   Status Check(const Progress& progress, std::vector<Finding>& findings) const;

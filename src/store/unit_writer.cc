@@ -15,8 +15,8 @@ namespace stasis::store {
 
 namespace {
 
-// An extent is stored uncompressed if compression saves less than this part: decompressing it would
-// cost more than was saved.
+// An extent is stored uncompressed if compression saves less than this fraction of it:
+// decompressing it would cost more than was saved.
 constexpr size_t kLeastSaving = 16;  // one sixteenth
 
 // Threads in addition to one per processor. They keep the storage busy while others compute.

@@ -65,7 +65,8 @@ class UnitWriter {
   // Stores units as one extent. `data` has their bytes one after the other. Safe to call from any
   // thread, for different units. Returns kDataLoss if a unit does not have its checksum.
   Status Store(std::span<const uint32_t> positions, std::string_view data);
-  // Adds a file of CRIU that has become a pack. Returns the `pack` of its kAdopted units.
+  // Adds a file of CRIU that has become a pack. Returns the value for `pack` in the kAdopted units
+  // of this file.
   uint32_t Adopt(Pack pack);
 
   // Finishes the packs. Call it before Runs.

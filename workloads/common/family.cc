@@ -39,8 +39,8 @@ bool ReadWord(int fd, uint64_t* word) {
 
 // Requests arrive on stdin and answers go to stdout; the first answer means "ready".
 void LiveAsChild(const Options& options, Workload& life) {
-  // The parent ignores SIGPIPE, and so would the child. With the default action, a child that
-  // outlives its parent for a moment ends silently when it answers.
+  // The parent ignores SIGPIPE, which the child would inherit. With the default action, a child
+  // that outlives its parent for a moment ends silently when it answers.
   signal(SIGPIPE, SIG_DFL);
   // Text output must not mix with the answers to the parent.
   const int answer = dup(STDOUT_FILENO);

@@ -17,8 +17,8 @@ namespace {
 constexpr uint64_t kBallastPiece = 256ull << 20;
 constexpr uint64_t kBallastSeed = 0xba11a57;
 
-// Device memory in pieces, so that the total may exceed the largest free block. Word i of the total
-// is RandomWord(kBallastSeed, i).
+// Test data in GPU memory. It is allocated in pieces, so that the total may exceed the largest free
+// block. Word i of the total is RandomWord(kBallastSeed, i).
 struct Ballast {
   std::vector<CUdeviceptr> pieces;
   std::vector<uint64_t> words;

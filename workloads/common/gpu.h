@@ -18,13 +18,14 @@ void CheckDriver(CUresult result, const char* call, const char* file, int line);
 
 bool OnSoftgpu();
 
-// Calls cuInit, makes the primary context of the device in `options` current, and allocates the
-// ballast.
+// Calls cuInit, makes the primary context of the device in `options` current, and fills
+// `options.memory_bytes` of GPU memory with test data.
 void OpenGpu(const Options& options);
-// Compares the ballast with its original content. Returns its checksum, or fails.
+// Compares the test data with its original content. Returns its checksum, or ends the program with
+// FAILED.
 uint64_t VerifyBallast();
 bool BallastIsIntact(uint64_t* checksum);
-// Frees the ballast and releases the primary context.
+// Frees the test data and releases the primary context.
 void CloseGpu();
 
 CUdevice Device();

@@ -42,7 +42,7 @@ class Sharing {
   virtual CUdeviceptr Give(const Options& options, const std::vector<uint32_t>& words,
                            int socket) = 0;
   virtual void Free() = 0;
-  // In the parent: opens that memory and returns its address.
+  // In the parent: opens the memory that the child has allocated, and returns its address.
   virtual CUdeviceptr Open(const Options& options, int socket) = 0;
   virtual void Close() = 0;
   // Override these if the parent also works on memory that it does not share.

@@ -17,7 +17,7 @@ namespace workloads {
 struct Options {
   uint64_t rounds = 0;
   int interval_ms = 100;
-  uint64_t memory_bytes = 0;      // size of the ballast: device memory filled with random words
+  uint64_t memory_bytes = 0;      // size of the test data: GPU memory filled with random words
   uint64_t allocation_bytes = 0;  // size of one allocation; 0: the program's default
   int handles = 0;                // number of additional handles; supported by some programs
   int device = 0;

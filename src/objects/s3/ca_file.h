@@ -8,12 +8,13 @@
 
 namespace stasis::objects::s3 {
 
-// The files of distributions, in the order in which they are tried.
+// The CA files of Linux distributions, in the order in which they are tried.
 std::span<const char* const> SystemCaFiles();
 
-// Returns the path of a file of certificates: `setting` if it is not empty, else `ssl_cert_file`
-// (the user's SSL_CERT_FILE) likewise, else the first of `system_files` that exists. Returns
-// kFailedPrecondition if a file that was named cannot be read, or if there is none.
+// Returns the path of a file of CA certificates: `setting` if it is not empty, else `ssl_cert_file`
+// (the user's SSL_CERT_FILE) if it is not empty, else the first of `system_files` that exists.
+// Returns kFailedPrecondition if `setting` or `ssl_cert_file` names a file that cannot be read, or
+// if no file of `system_files` exists.
 Result<std::string> FindCaFile(const std::string& setting, const std::string& ssl_cert_file,
                                std::span<const char* const> system_files = SystemCaFiles());
 

@@ -12,7 +12,8 @@ namespace {
 constexpr size_t kMaxTokenBytes = 64 << 10;
 constexpr size_t kMaxServiceAnswer = 64 << 10;
 constexpr std::chrono::seconds kServiceTimeout{20};
-// Outside of EC2, packets to the address may get no answer at all, so the time limit is short.
+// Outside of EC2, packets to the service's address may get no answer at all, so the time limit is
+// short.
 constexpr std::chrono::seconds kMetadataTimeout{1};
 
 std::string Trimmed(std::string text) {

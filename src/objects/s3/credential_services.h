@@ -29,8 +29,8 @@ Result<Credentials> ParseStsAnswer(const HttpAnswer& answer, const std::string& 
 // at the addresses of ECS and EKS.
 Found FromContainer(const ServiceCall& call);
 
-// Asks version 2 of EC2's metadata service. Finds nothing if it does not answer within a second, or
-// if AWS_EC2_METADATA_DISABLED is true.
+// Asks version 2 of EC2's metadata service. Finds nothing if the service does not answer within a
+// second, or if AWS_EC2_METADATA_DISABLED is true.
 Found FromMetadata(const ServiceCall& call);
 
 }  // namespace stasis::objects::s3

@@ -15,7 +15,7 @@ namespace {
 
 // Credentials are refreshed this long before they expire.
 constexpr int64_t kRefreshSeconds = 300;
-// Longer values do not come from a real source.
+// The maximum length of a value. No real source exceeds it.
 constexpr size_t kMaxFieldBytes = 16 << 10;
 
 int64_t NowSeconds() { return NowMs() / 1000; }
@@ -147,7 +147,7 @@ Result<Credentials> CredentialChain::Get(const CallOptions& call) {
     }
     return *current_;
   }
-  // The source does not answer now, but the earlier credentials have not expired yet.
+  // The source does not answer at present, but the earlier credentials have not expired yet.
   if (current_ && ValidFor(*current_, 0)) return *current_;
   return Fail(std::move(found).error());
 }

@@ -25,12 +25,12 @@ struct Credentials {
 // Where to look. Nothing is read from the environment of this process, because a daemon's differs
 // from its caller's; see CredentialOptionsOf().
 struct CredentialOptions {
-  // AWS_* variables of the user.
+  // The user's AWS_* variables.
   std::map<std::string, std::string> environment;
   std::string home;     // for ~/.aws; no files if empty and no variable names them
   std::string profile;  // in place of AWS_PROFILE
   std::string region;   // of the regional endpoint of STS
-  // The well-known addresses. Tests replace them.
+  // The well-known addresses of the services. Tests replace them.
   std::string metadata_endpoint = "http://169.254.169.254";
   std::string container_endpoint = "http://169.254.170.2";
 
@@ -79,11 +79,12 @@ class CredentialChain {
 // into headers of requests, and must not begin another header.
 Status CheckCredentials(const Credentials& credentials);
 
-// The parts of the chain. Each returns nullopt if its source is not configured.
+// Each function looks for credentials in one of the sources above, and returns nullopt if the
+// source is not configured.
 using Found = Result<std::optional<Credentials>>;
 Found FromEnvironment(const CredentialOptions& options);
 
-// The other parts are in credential_files.h and credential_services.h.
+// The functions for the other sources are in credential_files.h and credential_services.h.
 
 // Parses "2026-11-25T22:00:00Z", also with fractions of a second. Returns nullopt otherwise.
 std::optional<int64_t> ParseTime(const std::string& text);

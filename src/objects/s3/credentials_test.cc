@@ -79,7 +79,7 @@ TEST_F(CredentialsTest, ReadsProfiles) {
   EXPECT_EQ(Get()->key.key_id, "one");
   options_.environment["AWS_PROFILE"] = "other";
   EXPECT_EQ(Get()->key.secret, "a=b");
-  // A profile that was chosen comes before the environment.
+  // A chosen profile takes precedence over keys in the environment.
   options_.profile = "third";
   options_.environment["AWS_ACCESS_KEY_ID"] = "id";
   options_.environment["AWS_SECRET_ACCESS_KEY"] = "secret";
@@ -139,7 +139,8 @@ TEST_F(CredentialsTest, EndsAProcessWithItsChildren) {
   EXPECT_THAT(error.ToString() + error.hint, ::testing::Not(HasSubstr("password")));
 }
 
-// A process that the command leaves behind holds the pipe; only the command's end counts.
+// A background process of the command keeps the pipe open after the command has ended. It must not
+// delay the credentials.
 TEST_F(CredentialsTest, DoesNotWaitForAProcessThatACommandLeaves) {
   const CallOptions call{Deadline::In(std::chrono::seconds(15)), {}};
   EXPECT_TRUE(

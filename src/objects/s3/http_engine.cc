@@ -228,8 +228,8 @@ Result<HttpAnswer> HttpEngine::Do(const HttpRequest& request) {
 }
 
 void HttpEngine::Run() {
-  // OpenSSL writes to sockets without MSG_NOSIGNAL; a blocked SIGPIPE is then only an error. Other
-  // threads handle the other signals.
+  // OpenSSL writes to sockets without MSG_NOSIGNAL. If SIGPIPE is blocked, a write to a closed
+  // connection only returns an error. Other threads handle the other signals.
   sigset_t all;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
@@ -361,8 +361,8 @@ bool HttpEngine::MayMove(Traffic& traffic, Transfer& transfer) {
 }
 
 void HttpEngine::Resume(Traffic& traffic) {
-  // A transfer that has to pause again is appended to the list, so each is resumed at most once
-  // here.
+  // A transfer that has to pause again is appended to the list, so this loop resumes each transfer
+  // at most once.
   for (size_t count = traffic.paused.size();
        count > 0 && !traffic.paused.empty() && traffic.limit.Allows(Deadline::Clock::now());
        --count) {

@@ -27,7 +27,8 @@ struct HttpOptions {
   std::string ca_file;        // in place of the certificates of the user and of the system
   std::string ssl_cert_file;  // the user's SSL_CERT_FILE, in place of the system's certificates
   std::string proxy;          // no proxy if empty: the environment is ignored
-  // Limits the bodies of all requests together, in each direction. 0: no limit.
+  // Limits the rate of the bodies of all requests together, separately in each direction. 0: no
+  // limit.
   uint64_t max_bytes_per_second = 0;
   int connections = 16;  // more requests wait
   std::chrono::milliseconds connect_timeout{10'000};

@@ -9,7 +9,7 @@
 
 namespace stasis::objects::s3 {
 
-// A piece may be moved when the earlier pieces have been given their time at this rate. After an
+// A piece may be moved once the time that the earlier pieces take at this rate has passed. After an
 // idle time, later pieces may catch up by at most a tenth of a second. Not thread-safe.
 class RateLimit {
  public:

@@ -74,7 +74,7 @@ Result<ListPage> ParseList(std::string_view document, const std::string& prefix,
     }
     *last_key = key;
     key.erase(0, prefix.size());
-    // Other programs may keep objects here, too.
+    // Skip keys of other programs, which may use the same bucket.
     if (CheckKey(key)) {
       page.objects.push_back({std::move(key), *size, ParseTime(element.TextOf("LastModified"))});
     }

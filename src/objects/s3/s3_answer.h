@@ -1,4 +1,4 @@
-// Reads the answers of an S3 server to requests that succeeded; s3_error.h reads those of others.
+// Reads the answers of an S3 server to successful requests; s3_error.h reads those to failed ones.
 #pragma once
 
 #include <cstdint>

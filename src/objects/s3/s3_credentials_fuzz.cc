@@ -1,5 +1,5 @@
-// Fuzzes the parsers of credentials: the answers of services, which have a key or are rejected, and
-// the files in ~/.aws.
+// Fuzzes the parsers of credentials: those of the answers of services, and those of the files in
+// ~/.aws. An answer without a key must be rejected.
 #include "base/fuzz_input.h"
 #include "objects/s3/credential_files.h"
 #include "objects/s3/credential_services.h"

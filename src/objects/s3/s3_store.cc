@@ -41,7 +41,7 @@ struct S3Store::Request {
   std::function<bool(const HttpAnswer&, std::string_view)> write;
   std::string object;  // for messages
   bool absent_is_success = false;
-  // Called after a complete answer of status 2xx; an error is retried if it is kUnavailable.
+  // Checks a complete answer of status 2xx. If it returns kUnavailable, the request is retried.
   std::function<Status(const HttpAnswer&)> check;
   // Called after an attempt that is retried. Returns an error to give up.
   std::function<Status()> rewind;
@@ -76,7 +76,7 @@ void S3Store::Download::SetRange(Request& request) {
   begin = done;
   request.headers["range"] =
       "bytes=" + std::to_string(offset + done) + '-' + std::to_string(offset + bytes - 1);
-  // The parts of one range must come from one object.
+  // All parts of a range must come from the same version of the object.
   if (done > 0 && !etag.empty()) request.headers["if-match"] = etag;
 }
 
@@ -207,7 +207,7 @@ S3Store::Attempt S3Store::TryOnce(Request& request, const CallOptions& call) {
   auto credentials = credentials_->Get(call);
   if (!credentials) {
     Error error = std::move(credentials).error();
-    // kNotFound would mean that the object does not exist.
+    // The caller would take kNotFound to mean that the object does not exist.
     if (error.code == Code::kNotFound) error.code = Code::kPermissionDenied;
     return {{}, Action::kGiveUp, std::move(error)};
   }

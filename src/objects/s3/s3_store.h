@@ -20,8 +20,8 @@ struct S3Options {
   // for the region is used.
   std::string endpoint;
   std::string region = "us-east-1";
-  // Puts the bucket into the path instead of the host name. If absent, this is done if `endpoint`
-  // is set, and for bucket names with dots, which no wildcard certificate covers.
+  // Puts the bucket into the path instead of the host name. If not set, this is done if `endpoint`
+  // is set, and for bucket names with dots, because no wildcard certificate covers such names.
   std::optional<bool> path_style;
   // `http.connections` is the total of all engines.
   HttpOptions http;
@@ -31,7 +31,8 @@ struct S3Options {
   // then does not notice a damaged body.
   bool unsigned_payload = false;
   int max_attempts = 10;
-  // Delays grow from this to `max_retry_delay` and are chosen at random below their bound.
+  // The delay before a retry is chosen at random below a bound, which grows from this value to
+  // `max_retry_delay`.
   std::chrono::milliseconds first_retry_delay{100};
   std::chrono::milliseconds max_retry_delay{20'000};
 };

@@ -225,7 +225,8 @@ TEST_P(ObjectStoreTest, ListsInPages) {
     last = seen.back();
   }
   EXPECT_EQ(seen, all);
-  // A page that ends at the last key has no `more`, and a list that starts after this key is empty.
+  // A page that ends at the last key does not set `more`, and a list that starts after this key is
+  // empty.
   EXPECT_TRUE(store().List("l/", all.back(), 3)->objects.empty());
   EXPECT_FALSE(store().List("l/", "", 7)->more);
 }

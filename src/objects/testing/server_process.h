@@ -56,8 +56,8 @@ class ServerProcess {
   }
 
  private:
-  // Reads one line to its end: the pipe must not be closed before the server has written the whole
-  // line. Returns 0 if there is none.
+  // Returns the port from the first line, or 0 if there is no line. Reads the line to its end: the
+  // pipe must not be closed before the server has written the whole line.
   int ReadPort() const {
     std::string line;
     while (line.size() < 32) {

@@ -38,7 +38,7 @@ class FakePlugin final : public criu::PluginLink {
   void Add(Step step) {
     Add([step = std::move(step)] { return step; });
   }
-  // Every later request is skipped, except the last one, fini().
+  // Skips all further requests, except the last one, fini().
   void Fail() { at_ = steps_.size() - 1; }
   void Exit() {
     exited_ = true;
