@@ -95,7 +95,7 @@ bool BallastIsIntact(uint64_t* checksum) {
 
 uint64_t VerifyBallast() {
   uint64_t checksum = 0;
-  if (!BallastIsIntact(&checksum)) Fail("the content of the ballast has changed");
+  if (!BallastIsIntact(&checksum)) Fail("the test data has changed");
   return checksum;
 }
 
