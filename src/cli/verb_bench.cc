@@ -141,8 +141,8 @@ void RegisterBench(App app, const std::function<void(Action)>& select) {
                                       "Continue even if host memory seems too small");
   auto remote = verb->add_option(
       "--remote", options->remote.name,
-      "Measure push and restore with this repository, beside plain PUTs and GETs, instead of a "
-      "GPU: its name (`stasis repo ls`), s3://BUCKET/PREFIX or a folder");
+      "Instead of a GPU, measure push and restore with a repository, and plain PUTs and GETs for "
+      "comparison; REPO is a name (`stasis repo ls`), s3://BUCKET/PREFIX or a folder");
   remote->option_text("REPO");
   for (Option other : {allocation, driver_rounds, gpu, svg, thp, ignore_memory}) {
     remote->excludes(other);

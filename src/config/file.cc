@@ -208,7 +208,7 @@ Result<std::optional<std::string>> ReadConfigFile(const std::string& path, uid_t
   struct stat st;
   if (::fstat(fd->get(), &st) != 0) return FailErrno(errno, "stat " + path);
   if (!S_ISREG(st.st_mode)) {
-    return Fail(Code::kInvalidArgument, Domain::kUsage, 0, path + " is not an ordinary file",
+    return Fail(Code::kInvalidArgument, Domain::kUsage, 0, path + " is not a regular file",
                 "nothing was done; the configuration must be a TOML file");
   }
   STASIS_TRY(CheckOwner(st, path, uid));

@@ -311,10 +311,10 @@ TEST_F(LoadTest, AFileOfAnotherUserIsRejected) {
 
 TEST_F(LoadTest, ASpecialOrTooLargeFileIsRejected) {
   ASSERT_TRUE(MakeDirs(surroundings_.system_file));
-  EXPECT_THAT(MustFail().message, HasSubstr("is not an ordinary file"));
+  EXPECT_THAT(MustFail().message, HasSubstr("is not a regular file"));
   ASSERT_EQ(::rmdir(surroundings_.system_file.c_str()), 0);
   ASSERT_EQ(::mkfifo(surroundings_.system_file.c_str(), 0600), 0);
-  EXPECT_THAT(MustFail().message, HasSubstr("is not an ordinary file"));
+  EXPECT_THAT(MustFail().message, HasSubstr("is not a regular file"));
   ASSERT_EQ(::unlink(surroundings_.system_file.c_str()), 0);
   WriteSystem(std::string(kMaxFileBytes + 1, '#'));
   EXPECT_THAT(MustFail().message, HasSubstr("a configuration file may have at most 65536"));

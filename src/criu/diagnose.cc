@@ -146,7 +146,7 @@ constexpr Row kTable[] = {
      "the program holds the deleted file $1 of $2 bytes, more than the limit",
      "Raise the limit with --criu-opt ghost-limit=BYTES.", Code::kUnimplemented},
     {"Can't create link remap for (.*?)\\..*",
-     "the program holds the file $1, which was deleted but has another name",
+     "the program has the file $1 open, which was deleted at this path but has another hard link",
      "Allow a temporary link to it with --link-remap.", Code::kUnimplemented},
     {"Can't lookup mount=\\d+ for fd=(-?\\d+) path=(.*)",
      "the file $2 is on a mount that does not exist in the program's mount namespace", "",

@@ -108,7 +108,8 @@ void CheckDeleted(const Search& search, const ScannedFd& fd) {
   if (!fd.target.starts_with('/') || fd.target.starts_with("/memfd:")) return;
   if (fd.info.st_nlink > 0 && !search.options.link_remap) {
     search.Add(fd, "deleted-file",
-               "the file " + fd.Path() + At(fd) + ", which was deleted but has another name",
+               "the file " + fd.Path() + At(fd) +
+                   ", which was deleted at this path but has another hard link",
                "Allow a temporary link to it with --link-remap.");
   }
   auto size = static_cast<uint64_t>(fd.info.st_blocks) * 512;

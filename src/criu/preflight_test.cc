@@ -43,7 +43,7 @@ constexpr Case kCases[] = {
     {"tcp-connect", "tcp", "an open TCP connection (fd ", "--tcp=close", "tcp=close"},
     {"tcp-waiting", "tcp-in-flight", "not accepted yet", "skip-in-flight", "skip-in-flight"},
     {"file-lock", "file-lock", "state.lock (fd ", "--file-locks", "file-locks"},
-    {"renamed", "deleted-file", "has another name", "--link-remap", "link-remap"},
+    {"renamed", "deleted-file", "has another hard link", "--link-remap", "link-remap"},
     {"deleted-big", "deleted-file", "more than the limit", "ghost-limit", "ghost-limit=1000000000"},
     {"vsock", "socket", "a socket of family", "", nullptr},
 };

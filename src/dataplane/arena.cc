@@ -270,8 +270,8 @@ Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<
   return arena;
 }
 
-// Reopens the kept file of the key under the name of a file in use. Returns kNotFound if none is
-// available.
+// Opens the file with kept data of `key` and renames it to `path`, which marks it as in use.
+// Returns kNotFound if there is none.
 Result<Arena> ArenaStore::OpenKept(const ArenaPlace& place, const ArenaKey& key,
                                    const std::string& path) {
   const std::string kept = KeptPath(place, key);

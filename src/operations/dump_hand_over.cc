@@ -55,7 +55,8 @@ Status DumpRun::SwitchOver(PhaseScope& scope) {
   STASIS_TRY(session_.journal->NoteElsewhere(plan::Elsewhere::kPerhaps));
   auto switched = dump_.hand_over->Switch(scope);
   if (!switched) {
-    // The program certainly runs on here, even if this process is killed before the undo has ended.
+    // The program continues on this host, and not on the other one. This is recorded first, because
+    // recovery needs it if this process is killed before the undo has ended.
     STASIS_TRY(session_.journal->NoteElsewhere(plan::Elsewhere::kNo));
     return Fail(std::move(switched).error());
   }

@@ -96,7 +96,7 @@ Status RestoreRun::CheckNetwork() {
     notes_.push_back(std::string(what) + " were not checked: " + why.ToString() + ".");
     return {};
   };
-  constexpr char kAll[] = "The program's ports and other jobs with NCCL";
+  constexpr char kAll[] = "The program's ports, and other jobs that use NCCL,";
   auto files = reader_.OpenFile("cpu/files.img");
   // Files that cannot be read are reported by image-verify, not here.
   if (!files) return not_checked(kAll, files.error());

@@ -172,8 +172,8 @@ TEST(StoreFolderTest, ACommittedImageMayBeDeletedWhileItsWriterLives) {
   EXPECT_TRUE(EntriesOf(store / "new/folders").empty());
 }
 
-// If the process is killed before any step, there is either a complete image or, after a sweep,
-// nothing.
+// Kills the process before each step of the commit in turn. The store then has either the complete
+// image or, after a sweep, nothing.
 TEST(StoreFolderTest, KilledAtAnyStepItIsWholeOrSweptAway) {
   bool published = false;
   for (std::string_view step : ImageWriter::CommitSteps()) {

@@ -1,4 +1,4 @@
-// Fuzzes the parsers of credentials: those of the answers of services, and those of the files in
+// Fuzzes the credential parsers, both for the answers of credential services and for the files in
 // ~/.aws. An answer without a key must be rejected.
 #include "base/fuzz_input.h"
 #include "objects/s3/credential_files.h"

@@ -49,7 +49,8 @@ class ServerProcess {
   }
 
   int port() const { return port_; }
-  // Asks a server that can be restarted to start again, and waits until it answers.
+  // Makes the server's script start the server again after it was killed, and waits until it
+  // answers. Only for a script that supports this (radosgw.sh).
   bool Restart() { return WriteAll(stdin_.get(), "start\n") && ReadPort() == port_; }
   std::string Url(const std::string& host = "127.0.0.1", const std::string& scheme = "http") const {
     return scheme + "://" + host + ':' + std::to_string(port_);
