@@ -48,6 +48,8 @@ mkdir -p "$tree/lib" "$tree/libexec" dist
 cmake --install build/release --prefix "$PWD/$tree" --strip >"build/dist/install.log" ||
   die "the release build could not be installed; see build/dist/install.log"
 
+# CMake installs this folder as it is.
+find "$tree/lib/softgpu" -type f -exec strip --strip-unneeded {} +
 cp .cache/criu/sbin/criu "$tree/libexec/criu"
 strip "$tree/libexec/criu"
 # RPATH is used instead of RUNPATH, because it also applies to libraries of libraries, and comes
@@ -75,6 +77,8 @@ done
 # README and messages refer to docs/.
 rm -rf "$tree/share/docs"
 cp -R docs "$tree/share/"
+find "$tree/share/docs" -name __pycache__ -prune -exec rm -r {} +
+python3 -B tools/man_pages.py "$tree" docs "$tree/share/man"
 
 contents=$(cd "$tree" && find . \( -type f -exec sha256sum {} + \) -o \( -type l -printf '%l %p\n' \) |
   sort | sha256sum | cut -c1-32)
