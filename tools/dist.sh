@@ -1,7 +1,8 @@
 #!/bin/sh
 # Packs the files that the release preset installs, CRIU, and all libraries that depend on this
-# distribution into one tarball, with the sources of CRIU and libcurl, and checks it. The checks are
-# in tests/dist/.
+# distribution into one tarball, with the sources of CRIU and libcurl; makes Debian packages of the
+# same files (tools/deb.sh); and checks both. The checks are in tests/dist/. With --pack nothing is
+# checked.
 set -eu
 . tools/lib.sh
 . tools/packages.sh
@@ -48,6 +49,8 @@ mkdir -p "$tree/lib" "$tree/libexec" dist
 cmake --install build/release --prefix "$PWD/$tree" --strip >"build/dist/install.log" ||
   die "the release build could not be installed; see build/dist/install.log"
 
+# CMake installs this folder as it is.
+find "$tree/lib/softgpu" -type f -exec strip --strip-unneeded {} +
 cp .cache/criu/sbin/criu "$tree/libexec/criu"
 strip "$tree/libexec/criu"
 # RPATH is used instead of RUNPATH, because it also applies to libraries of libraries, and comes
@@ -75,6 +78,8 @@ done
 # README and messages refer to docs/.
 rm -rf "$tree/share/docs"
 cp -R docs "$tree/share/"
+find "$tree/share/docs" -name __pycache__ -prune -exec rm -r {} +
+python3 -B tools/man_pages.py "$tree" docs "$tree/share/man"
 
 contents=$(cd "$tree" && find . \( -type f -exec sha256sum {} + \) -o \( -type l -printf '%l %p\n' \) |
   sort | sha256sum | cut -c1-32)
@@ -88,6 +93,16 @@ fi
 size=$(wc -c <"$tarball")
 [ "$size" -le "$limit" ] || die "$tarball has $size bytes; the limit is $limit"
 
-say "checking the tarball: unpacked elsewhere, with an empty environment and without this machine's libraries"
+packages=$contents-$(stamp_of packaging/debian/* tools/deb.sh)
+if ! is_stamped deb "$packages" || [ -z "$(find dist -name "stasis-softgpu_$version-*.deb")" ]; then
+  say "packing the Debian packages stasis and stasis-softgpu"
+  tools/deb.sh "$tree" "$version"
+  set_stamp deb "$packages"
+fi
+[ "${1:-}" != --pack ] || exit 0
+tools/debian_root.sh bookworm || note "the test dist.debian12 will be skipped"
+
+say "checking the packages on a minimal Debian; and the tarball: unpacked elsewhere, with an empty environment and without this machine's libraries"
 STASIS_TARBALL=$PWD/$tarball ctest --preset dist "$@"
+for package in dist/stasis*_"$version"-1_*.deb; do say "$package"; done
 say "$tarball: $(awk -v size="$size" 'BEGIN { printf "%.1f MB", size / 1e6 }')"

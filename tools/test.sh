@@ -1,9 +1,10 @@
 #!/bin/sh
-# Builds one preset and runs its tests, or those of the tarball; further arguments are passed to
-# ctest. Prints ctest's summary, and the failed and skipped cases inside test programs, which ctest
-# does not see.
+# Builds one preset and runs its tests, or those of the tarball and the packages; further arguments
+# are passed to ctest. Prints ctest's summary, and the failed and skipped cases inside test programs,
+# which ctest does not see.
 set -eu
 . tools/lib.sh
+. tools/packages.sh
 
 preset=release
 case ${1:-} in
@@ -26,6 +27,9 @@ tools/build.sh "$build"
 if [ "$preset" = nightly ] && [ -z "${STASIS_NO_SETUP:-}" ]; then
   tools/crun.sh || note "the test containers.crun will be skipped"
   tools/swift.sh || note "the test repository.swift will be skipped"
+  install_groups nightly
+  tools/dist.sh --pack
+  tools/debian_root.sh trixie || note "the test dist.debian13 will be skipped"
 fi
 
 launch=

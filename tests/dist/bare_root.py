@@ -1,4 +1,4 @@
-"""A root file system with glibc only, as on a minimal machine."""
+"""Runs steps of a test in another root directory: one with glibc only, or a given folder."""
 
 import ctypes
 import os
@@ -53,14 +53,8 @@ def _fill(root: pathlib.Path) -> None:
         (root / folder).mkdir(parents=True, exist_ok=True)
 
 
-def _enter(root: str, tree: pathlib.Path) -> None:
-    """Makes `root` the root directory of this process and its children, in a private mount
-    namespace."""
-    _check(_libc.unshare(_CLONE_NEWNS), "unshare")
-    _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
-    _mount("bare", root, "tmpfs", 0)
-    _fill(pathlib.Path(root))
-    _mount(str(tree), f"{root}{INSIDE}", None, _MS_BIND)
+def _pivot(root: str) -> None:
+    """Makes the mount point `root` the root directory of this process."""
     for folder in ("proc", "dev", "sys"):
         _mount(f"/{folder}", f"{root}/{folder}", None, _MS_BIND | _MS_REC)
     os.chdir(root)
@@ -69,20 +63,45 @@ def _enter(root: str, tree: pathlib.Path) -> None:
     _check(_libc.umount2(b"/old", _MNT_DETACH), "umount of the old root")
 
 
+def _in_child(enter: Callable[[], None], steps: Callable[[], None]) -> int:
+    """Calls both in a child with a private mount namespace, which cannot import further modules after `enter`. Returns 0 if
+    they returned."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            _check(_libc.unshare(_CLONE_NEWNS), "unshare")
+            _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
+            enter()
+            steps()
+            status = 0
+        except SystemExit as end:
+            status = end.code
+        except BaseException:
+            traceback.print_exc()
+        os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 def run(tree: pathlib.Path, steps: Callable[[pathlib.Path], None]) -> int:
-    """Calls steps(INSIDE) in that root, in a child, which cannot import further modules. Returns 0
-    if it returned."""
+    """Calls steps(INSIDE) in a root with glibc only, in a child. Returns 0 if it returned."""
+
+    def enter() -> None:
+        _mount("bare", root, "tmpfs", 0)
+        _fill(pathlib.Path(root))
+        _mount(str(tree.resolve()), f"{root}{INSIDE}", None, _MS_BIND)
+        _pivot(root)
+
     with tempfile.TemporaryDirectory(prefix="stasis-bare-") as root:
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                _enter(root, tree.resolve())
-                steps(INSIDE)
-                status = 0
-            except SystemExit as end:
-                status = end.code
-            except BaseException:
-                traceback.print_exc()
-            os._exit(status)
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return _in_child(enter, lambda: steps(INSIDE))
+
+
+def run_in(root: pathlib.Path, steps: Callable[[], None]) -> int:
+    """Calls steps() with the folder `root` as root directory, in a child. Returns 0 if it returned."""
+
+    def enter() -> None:
+        (root / "old").mkdir(exist_ok=True)
+        _mount(str(root), str(root), None, _MS_BIND)
+        _pivot(str(root))
+
+    return _in_child(enter, steps)

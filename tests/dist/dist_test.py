@@ -3,6 +3,7 @@ there."""
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -64,7 +65,8 @@ def layout(folder: pathlib.Path) -> None:
                  "share/licenses/packages", "share/licenses/criu/COPYING", "share/licenses/curl/COPYING",
                  "share/systemd/stasisd.service",
                  "share/kubernetes/stasis.yaml",
-                 "share/docs/security.md"):
+                 "share/docs/security.md", "share/man/man1/stasis.1", "share/man/man5/stasis-config.5",
+                 "share/man/man8/stasisd.8"):
         if not (tree / name).exists():
             fail(f"{name} is missing")
     for part in ("criu", "curl"):
@@ -73,6 +75,33 @@ def layout(folder: pathlib.Path) -> None:
     for link in tree.rglob("*"):
         if link.is_symlink() and tree.resolve() not in link.resolve().parents:
             fail(f"{link} leads out of the tarball")
+
+
+def manual(folder: pathlib.Path) -> None:
+    """Each command has a man page, which has all options of its help text."""
+    tree = tree_in(folder)
+
+    def help_of(*words: str) -> str:
+        return subprocess.run([tree / "bin/stasis", *words, "--help"], check=True, capture_output=True, text=True).stdout
+
+    def compare(page: str, *words: str) -> None:
+        text = help_of(*words)
+        shown = page.replace("\\-", "-")
+        missing = [name for name in re.findall(r"^  (-\S+|[A-Z]\S+)", text, re.M)
+                   if not all(f"\\fB{part.partition('{')[0]}\\fR" in shown for part in name.split(","))]
+        if missing or len(text.splitlines()) < 4:
+            fail(f"the man page of stasis {' '.join(words)} lacks {missing} of the help text:\n{text}")
+
+    def verbs_of(*words: str) -> list[str]:
+        listed = help_of(*words).partition("\nSubcommands:\n")[2]
+        return re.findall(r"^  ([a-z]\S*?),? ", listed, re.M)
+
+    compare((tree / "share/man/man1/stasis.1").read_text())
+    for verb in verbs_of():
+        page = (tree / f"share/man/man1/stasis-{verb}.1").read_text()
+        compare(page, verb)
+        for inner in verbs_of(verb):
+            compare(page.partition(f".SH {inner.upper()}\n")[2].partition(".SH ")[0], verb, inner)
 
 
 def floor(folder: pathlib.Path) -> None:
@@ -150,6 +179,7 @@ CHECKS = {
     "unpack": unpack,
     "remove": remove,
     "layout": layout,
+    "manual": manual,
     "floor": floor,
     "hardening": hardening,
     "libraries": libraries,

@@ -1,5 +1,5 @@
-"""One program on softgpu from the tarball, on a root with glibc only: suspended, resumed, dumped,
-ended, restored, finished."""
+"""One program on softgpu, from the tarball or the Debian packages, on a small root: suspended, resumed, dumped, ended,
+restored, finished."""
 
 import os
 import pathlib
@@ -44,17 +44,20 @@ def _pids_of(program: pathlib.Path) -> list[int]:
     return found
 
 
-def steps(tree: pathlib.Path) -> None:
+def steps(tree: pathlib.Path, command: pathlib.Path | None = None) -> None:
+    """`command` is the program stasis, by default that of the tree."""
     program = tree / "workloads/vector"
     environment = {
         "LD_LIBRARY_PATH": str(tree / "lib/softgpu"),
         "STASIS_CUDA_LIBRARY": str(tree / "lib/softgpu/libcuda.so.1"),
         "STASIS_STATE_DIR": "/tmp/state",
+        # A helper that stays would keep this root in use.
+        "STASIS_HELPER_IDLE_S": "0",
     }
 
     def stasis(*words: str) -> None:
         print(f"$ stasis {' '.join(words)}", flush=True)
-        subprocess.run([tree / "bin/stasis", *words], check=True, env=environment, timeout=_VERB_TIMEOUT_S)
+        subprocess.run([command or tree / "bin/stasis", *words], check=True, env=environment, timeout=_VERB_TIMEOUT_S)
 
     try:
         stasis("run", "--job", "vector", "--log", str(_LOG), "--", str(program), "--memory", "16M")
