@@ -1,17 +1,30 @@
 #!/bin/sh
 # Packs the files that the release preset installs, CRIU, and all libraries that depend on this
 # distribution into one tarball, with the sources of CRIU and libcurl, and checks it. The checks are
-# in tests/dist/.
+# in tests/dist/. With --arch arm64 it makes the tarball for arm64 (docs/arm64.md); checks that start
+# programs are then left to tools/arm64.sh.
 set -eu
 . tools/lib.sh
 . tools/packages.sh
 
+if [ "${1:-}" = --arch ]; then
+  choose_arch "$@"
+  shift 2
+else
+  choose_arch
+fi
 [ -n "${STASIS_NO_SETUP:-}" ] || install_groups dist
-tools/build.sh release
-tools/criu.sh --own
+if cross; then
+  preset=arm64 root=$place/sysroot strip=aarch64-linux-gnu-strip
+  tools/build.sh "$preset"
+else
+  preset=release root='' strip=strip
+  tools/build.sh "$preset"
+  tools/criu.sh --own
+fi
 
-version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' build/release/CMakeCache.txt)
-name=stasis-$version-linux-$(uname -m)
+version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "build/$preset/CMakeCache.txt")
+name=stasis-$version-linux-$arch
 tree=build/dist/$name
 # gzip, because a minimal Ubuntu has no xz.
 tarball=dist/$name.tar.gz
@@ -20,16 +33,36 @@ limit=$((60 * 1024 * 1024))
 # Only glibc comes from the target machine.
 from_the_system='^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util))\.so\.[0-9]+$'
 
+# Prints the path of a library of the sysroot, and those of the libraries that it needs: with
+# repetitions, one a line.
+libraries_in_sysroot() {
+  readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -Ev "$from_the_system" | while read -r soname; do
+    path=$root/usr/lib/aarch64-linux-gnu/$soname
+    [ -e "$path" ] || die "$1 needs the library $soname, which is not in $root"
+    printf '%s\n' "$path"
+    libraries_in_sysroot "$path"
+  done
+}
+
 # Prints the libraries of CRIU, including indirect ones: one path a line.
 libraries() {
+  if cross; then
+    libraries_in_sysroot "$1" | sort -u
+    return
+  fi
   ldd "$1" | awk '$2 == "=>" { print $1, $3 }' | while read -r soname path; do
     [ "$path" != not ] || die "$1 needs the library $soname, which is not installed"
     printf '%s\n' "$soname" | grep -Eq "$from_the_system" || printf '%s\n' "$path"
   done
 }
 
-# dpkg knows a file by the path in its package, with or without /usr.
+# dpkg knows a file by the path in its package, with or without /usr. A sysroot lists the packages of
+# its libraries.
 package_of() {
+  if cross; then
+    awk -v file="$(basename "$(readlink -f "$1")")" '$2 == file { print $1; exit }' "$root/owners"
+    return
+  fi
   file=$(readlink -f "$1")
   dpkg -S "$file" "${file#/usr}" 2>/dev/null | sed 's/:.*//' | head -n 1
 }
@@ -38,27 +71,31 @@ package_of() {
 # and source package, to a list.
 licence() {
   mkdir -p "$tree/share/licenses/$1"
-  cp "/usr/share/doc/$1/copyright" "$tree/share/licenses/$1/"
+  cp "$root/usr/share/doc/$1/copyright" "$tree/share/licenses/$1/"
+  if cross; then
+    grep "^$1 " "$root/packages" >>"$tree/share/licenses/packages"
+    return
+  fi
   dpkg-query -W -f '${Package} ${Version}, source package ${source:Package} ${source:Version}\n' "$1" |
     head -n 1 >>"$tree/share/licenses/packages"
 }
 
 rm -rf build/dist
 mkdir -p "$tree/lib" "$tree/libexec" dist
-cmake --install build/release --prefix "$PWD/$tree" --strip >"build/dist/install.log" ||
+cmake --install "build/$preset" --prefix "$PWD/$tree" --strip >"build/dist/install.log" ||
   die "the release build could not be installed; see build/dist/install.log"
 
-cp .cache/criu/sbin/criu "$tree/libexec/criu"
-strip "$tree/libexec/criu"
+cp "$place/criu/sbin/criu" "$tree/libexec/criu"
+"$strip" "$tree/libexec/criu"
 # RPATH is used instead of RUNPATH, because it also applies to libraries of libraries, and comes
 # before the user's LD_LIBRARY_PATH.
 # shellcheck disable=SC2016  # expanded by the loader, not the shell
 patchelf --force-rpath --set-rpath '$ORIGIN/../lib' "$tree/libexec/criu"
 for part in criu curl; do
   mkdir -p "$tree/share/licenses/$part"
-  cp ".cache/$part/share/"* "$tree/share/licenses/$part/"
+  cp "$place/$part/share/"* "$tree/share/licenses/$part/"
 done
-for library in $(libraries .cache/criu/sbin/criu); do
+for library in $(libraries "$place/criu/sbin/criu"); do
   cp -L "$library" "$tree/lib/"
   # shellcheck disable=SC2016
   patchelf --force-rpath --set-rpath '$ORIGIN' "$tree/lib/${library##*/}"
@@ -78,16 +115,24 @@ cp -R docs "$tree/share/"
 
 contents=$(cd "$tree" && find . \( -type f -exec sha256sum {} + \) -o \( -type l -printf '%l %p\n' \) |
   sort | sha256sum | cut -c1-32)
-if [ ! -f "$tarball" ] || ! is_stamped dist "$contents"; then
+if [ ! -f "$tarball" ] || ! is_stamped "dist-$arch" "$contents"; then
   say "packing $tarball"
   tar -C build/dist --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf - "$name" |
     gzip -9n >"$tarball.part"
   mv "$tarball.part" "$tarball"
-  set_stamp dist "$contents"
+  set_stamp "dist-$arch" "$contents"
 fi
 size=$(wc -c <"$tarball")
 [ "$size" -le "$limit" ] || die "$tarball has $size bytes; the limit is $limit"
 
+if cross; then
+  say "checking the tarball, except what starts its programs"
+  for check in unpack layout floor hardening libraries remove; do
+    STASIS_TARBALL=$PWD/$tarball python3 tests/dist/dist_test.py "$check" "$PWD/build/dist/unpacked here" \
+      >"build/dist/$check.log" || die "the check $check failed; see build/dist/$check.log"
+  done
+  exit 0
+fi
 say "checking the tarball: unpacked elsewhere, with an empty environment and without this machine's libraries"
 STASIS_TARBALL=$PWD/$tarball ctest --preset dist "$@"
 say "$tarball: $(awk -v size="$size" 'BEGIN { printf "%.1f MB", size / 1e6 }')"
