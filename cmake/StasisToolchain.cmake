@@ -9,10 +9,17 @@ endif()
 find_program(MOLD mold)
 if(MOLD AND NOT STASIS_SANITIZE)
   add_link_options(-fuse-ld=mold)
+  if(CMAKE_CROSSCOMPILING)
+    add_link_options(-B/usr/libexec/mold) # a cross compiler does not look for mold on PATH
+  endif()
 endif()
 
 # GCC 12 reports overlapping copies in every "text" + string (its bug 105651).
 add_compile_options(-Wall -Wextra -Wno-missing-field-initializers $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)
+# On arm64 char is unsigned by default. Code and tests must not differ between machines.
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
+  add_compile_options(-fsigned-char)
+endif()
 option(STASIS_WERROR "Warnings are errors" ON)
 if(STASIS_WERROR)
   add_compile_options(-Werror)
@@ -82,7 +89,7 @@ set_target_properties(stasis::ssl PROPERTIES INTERFACE_LINK_LIBRARIES stasis::cr
 
 # stasis::curl. Only the library of tools/curl.sh will do: others need more libraries, or bring their
 # own OpenSSL.
-set(STASIS_CURL_DIR ${CMAKE_SOURCE_DIR}/.cache/curl CACHE PATH "libcurl as tools/curl.sh builds it")
+set(STASIS_CURL_DIR ${STASIS_CACHE}/curl CACHE PATH "libcurl as tools/curl.sh builds it")
 if(NOT EXISTS ${STASIS_CURL_DIR}/lib/libcurl.a)
   message(FATAL_ERROR "there is no libcurl in ${STASIS_CURL_DIR}; tools/curl.sh builds it there (./run does so unless STASIS_NO_SETUP is set)")
 endif()

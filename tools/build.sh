@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds one preset in build/PRESET: its targets in CMakePresets.json. Further arguments are passed
+# Builds one preset in build/PRESET: its targets in CMakePresets.json. arm64 is the release preset for
+# another machine. Further arguments are passed
 # to the build tool.
 set -eu
 . tools/lib.sh
@@ -7,16 +8,21 @@ set -eu
 
 preset=release
 case ${1:-} in
-  release | dev | asan | tsan)
+  release | arm64 | dev | asan | tsan)
     preset=$1
     shift
     ;;
   '' | -*) ;;
-  *) die "there is no preset '$1'; the presets are release, dev, asan and tsan" ;;
+  *) die "there is no preset '$1'; the presets are release, arm64, dev, asan and tsan" ;;
 esac
 tools/setup.sh --quiet
 case $preset in
   asan | tsan) [ -n "${STASIS_NO_SETUP:-}" ] || install_groups sanitizers ;;
+  arm64)
+    tools/arm64_sysroot.sh
+    tools/curl.sh --arch arm64
+    tools/criu.sh --arch arm64
+    ;;
 esac
 tree=build/$preset
 

@@ -2,7 +2,8 @@
 # Provides a working CRIU: the system's if it is new enough. Otherwise it builds one in .cache/criu
 # from Debian's source archive, with the CUDA plugin, which only tests use. With --own the system's
 # CRIU is ignored (for the tarball). --is-there only reports, by its exit status, whether a suitable
-# CRIU exists.
+# CRIU exists. With --arch arm64 it builds one in .cache/arm64/criu, with the libraries of
+# tools/arm64_sysroot.sh.
 set -eu
 . tools/lib.sh
 . tools/packages.sh
@@ -14,8 +15,9 @@ least=4.1
 # understands: older versions cannot dump a program with a UDP or TCP socket.
 wanted=$least
 [ "$(printf '6.16\n%s\n' "$(uname -r)" | sort -V | head -n 1)" != 6.16 ] || wanted=4.2
-prefix=$cache/criu
-work=$cache/criu-build
+if [ "${1:-}" = --arch ]; then choose_arch "$@"; else choose_arch; fi
+prefix=$place/criu
+work=$place/criu-build
 
 version_of() { "$1" --version 2>/dev/null | awk '$1 == "Version:" { print $2 }'; }
 
@@ -31,17 +33,22 @@ checks_out() {
 
 build_own() {
   install_groups criu
-  kept_source criu "$wanted" "$prefix/share" || fetch_source criu "$least" ||
-    die "CRIU $least or newer could not be downloaded (see .cache/criu-build/apt.log)." \
+  kept_source criu "$wanted" "$prefix/share" || kept_source criu "$wanted" "$cache/criu/share" || fetch_source criu "$least" ||
+    die "CRIU $least or newer could not be downloaded (see $work/apt.log)." \
       "Install it yourself, or set STASIS_CRIU to its path. To build without CRIU:" \
       "STASIS_NO_SETUP=1 ./run build"
-  say "building CRIU $found into .cache/criu"
+  say "building CRIU $found$for into ${prefix#"$PWD/"}"
   tar -C "$work" -xf "$archive"
   use_ccache
   # Only CRIU's page server needs GnuTLS, which would add nine libraries.
-  make -C "$work"/criu-*/ -j "$(jobs_here)" NO_GNUTLS=1 criu cuda_plugin >"$work/make.log" 2>&1 || {
+  if cross; then
+    set -- ARCH=aarch64 CROSS_COMPILE=aarch64-linux-gnu- CC="aarch64-linux-gnu-gcc --sysroot=$place/sysroot"
+    export PKG_CONFIG_SYSROOT_DIR="$place/sysroot" \
+      PKG_CONFIG_LIBDIR="$place/sysroot/usr/lib/aarch64-linux-gnu/pkgconfig"
+  fi
+  make -C "$work"/criu-*/ "$@" -j "$(jobs_here)" NO_GNUTLS=1 criu cuda_plugin >"$work/make.log" 2>&1 || {
     tail -n 15 "$work/make.log" >&2
-    die "CRIU $found could not be built; the output is in .cache/criu-build/make.log"
+    die "CRIU $found could not be built; the output is in $work/make.log"
   }
   rm -rf "$prefix"
   mkdir -p "$prefix/sbin" "$prefix/share" "$prefix/lib"
@@ -60,6 +67,10 @@ system_will_do() {
     [ -n "$version" ] && at_least "$version" "$wanted" && checks_out "$system"
 }
 
+if cross; then
+  { [ -x "$own" ] && [ -f "$plugin" ]; } || build_own
+  exit 0
+fi
 case ${1:-} in
   --is-there)
     own_will_do || system_will_do

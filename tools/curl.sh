@@ -1,18 +1,21 @@
 #!/bin/sh
 # Builds a minimal static libcurl in .cache/curl from Debian's source archive: HTTP and HTTPS, with
 # the static OpenSSL that the programs contain anyway. Debian's own libraries do not serve: the
-# static one needs twenty others, and the shared one loads a second OpenSSL, which breaks TLS.
+# static one needs twenty others, and the shared one loads a second OpenSSL, which breaks TLS. With
+# --arch arm64 it builds the same in .cache/arm64/curl, with the libraries of tools/arm64_sysroot.sh.
 set -eu
 . tools/lib.sh
 . tools/packages.sh
 . tools/debian_source.sh
 
+choose_arch "$@"
 least=7.85 # CURLOPT_PROTOCOLS_STR
 tested=$(awk '!/^#/ { print $2; exit }' tools/curl.table)
-prefix=$cache/curl
-work=$cache/curl-build
+prefix=$place/curl
+work=$place/curl-build
+stamp=curl${for:+-arm64}
 now=$(stamp_of tools/curl.sh tools/curl.table cmake/hardening.table)
-if is_stamped curl "$now" && [ -f "$prefix/lib/libcurl.a" ]; then exit 0; fi
+if is_stamped "$stamp" "$now" && [ -f "$prefix/lib/libcurl.a" ]; then exit 0; fi
 
 # Options that a version does not know are ignored.
 without="zlib brotli zstd libpsl libidn2 nghttp2 nghttp3 ngtcp2 libgsasl libssh libssh2 librtmp gssapi ca-bundle ca-path"
@@ -30,7 +33,7 @@ with() {
 
 # hardening PATTERN: prints the flags of cmake/hardening.table that match.
 hardening() {
-  awk -v machine="$(uname -m)" -v pattern="$1" \
+  awk -v machine="$arch" -v pattern="$1" \
     '($1 == "any" || $1 == machine) && $2 ~ pattern { printf "%s ", $2 }' cmake/hardening.table
 }
 
@@ -39,23 +42,29 @@ hardening() {
 build() {
   use_ccache
   cd "$work"/curl-*/
-  ./configure --quiet --with-openssl --with-pic $(with --without- $without) $(with --disable- $disabled) \
+  if cross; then
+    sysroot=$place/sysroot
+    export CC="aarch64-linux-gnu-gcc --sysroot=$sysroot" PKG_CONFIG_SYSROOT_DIR="$sysroot" \
+      PKG_CONFIG_LIBDIR="$sysroot/usr/lib/aarch64-linux-gnu/pkgconfig"
+    set -- --host=aarch64-linux-gnu
+  fi
+  ./configure "$@" --quiet --with-openssl --with-pic $(with --without- $without) $(with --disable- $disabled) \
     $(with --enable- $enabled) CPPFLAGS="$preprocessor_flags -DCURL_STATICLIB" CFLAGS="-O2 $compiler_flags"
   make -C lib -j "$(jobs_here)" libcurl.la
 }
 
 mkdir -p "$cache"
 install_groups curl
-kept_source curl "$tested" "$prefix/share" || fetch_source curl "$least" ||
-  die "curl $least or newer could not be downloaded (see .cache/curl-build/apt.log)." \
+kept_source curl "$tested" "$prefix/share" || kept_source curl "$tested" "$cache/curl/share" || fetch_source curl "$least" ||
+  die "curl $least or newer could not be downloaded (see $work/apt.log)." \
     "Check that this machine can reach a Debian mirror, then run the same ./run command again."
-say "building libcurl $found into .cache/curl"
+say "building libcurl $found$for into ${prefix#"$PWD/"}"
 tar -C "$work" -xf "$archive"
 preprocessor_flags=$(hardening '^-[DU]')
 compiler_flags=$(hardening '^-[^DU]')
 (build) >"$work/make.log" 2>&1 || {
   tail -n 15 "$work/make.log" >&2
-  die "libcurl $found could not be built; the output is in .cache/curl-build/make.log"
+  die "libcurl $found could not be built; the output is in $work/make.log"
 }
 rm -rf "$prefix"
 mkdir -p "$prefix/lib" "$prefix/include/curl" "$prefix/share"
@@ -63,4 +72,4 @@ cp "$work"/curl-*/lib/.libs/libcurl.a "$prefix/lib/"
 cp "$work"/curl-*/include/curl/*.h "$prefix/include/curl/"
 cp "$work"/curl-*/COPYING "$archive" "$prefix/share/"
 rm -rf "$work"
-set_stamp curl "$now"
+set_stamp "$stamp" "$now"

@@ -2,17 +2,30 @@
 # Packs the files that the release preset installs, CRIU, and all libraries that depend on this
 # distribution into one tarball, with the sources of CRIU and libcurl; makes Debian packages of the
 # same files (tools/deb.sh); and checks both. The checks are in tests/dist/. With --pack nothing is
-# checked.
+# checked. With --arch arm64 it makes the tarball for arm64 only (docs/arm64.md); checks that start
+# programs are then left to tools/arm64.sh.
 set -eu
 . tools/lib.sh
 . tools/packages.sh
 
+if [ "${1:-}" = --arch ]; then
+  choose_arch "$@"
+  shift 2
+else
+  choose_arch
+fi
 [ -n "${STASIS_NO_SETUP:-}" ] || install_groups dist
-tools/build.sh release
-tools/criu.sh --own
+if cross; then
+  preset=arm64 root=$place/sysroot strip=aarch64-linux-gnu-strip
+  tools/build.sh "$preset"
+else
+  preset=release root='' strip=strip
+  tools/build.sh "$preset"
+  tools/criu.sh --own
+fi
 
-version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' build/release/CMakeCache.txt)
-name=stasis-$version-linux-$(uname -m)
+version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "build/$preset/CMakeCache.txt")
+name=stasis-$version-linux-$arch
 tree=build/dist/$name
 # gzip, because a minimal Ubuntu has no xz.
 tarball=dist/$name.tar.gz
@@ -21,16 +34,36 @@ limit=$((60 * 1024 * 1024))
 # Only glibc comes from the target machine.
 from_the_system='^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util))\.so\.[0-9]+$'
 
+# Prints the path of a library of the sysroot, and those of the libraries that it needs: with
+# repetitions, one a line.
+libraries_in_sysroot() {
+  readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -Ev "$from_the_system" | while read -r soname; do
+    path=$root/usr/lib/aarch64-linux-gnu/$soname
+    [ -e "$path" ] || die "$1 needs the library $soname, which is not in $root"
+    printf '%s\n' "$path"
+    libraries_in_sysroot "$path"
+  done
+}
+
 # Prints the libraries of CRIU, including indirect ones: one path a line.
 libraries() {
+  if cross; then
+    libraries_in_sysroot "$1" | sort -u
+    return
+  fi
   ldd "$1" | awk '$2 == "=>" { print $1, $3 }' | while read -r soname path; do
     [ "$path" != not ] || die "$1 needs the library $soname, which is not installed"
     printf '%s\n' "$soname" | grep -Eq "$from_the_system" || printf '%s\n' "$path"
   done
 }
 
-# dpkg knows a file by the path in its package, with or without /usr.
+# dpkg knows a file by the path in its package, with or without /usr. A sysroot lists the packages of
+# its libraries.
 package_of() {
+  if cross; then
+    awk -v file="$(basename "$(readlink -f "$1")")" '$2 == file { print $1; exit }' "$root/owners"
+    return
+  fi
   file=$(readlink -f "$1")
   dpkg -S "$file" "${file#/usr}" 2>/dev/null | sed 's/:.*//' | head -n 1
 }
@@ -39,29 +72,33 @@ package_of() {
 # and source package, to a list.
 licence() {
   mkdir -p "$tree/share/licenses/$1"
-  cp "/usr/share/doc/$1/copyright" "$tree/share/licenses/$1/"
+  cp "$root/usr/share/doc/$1/copyright" "$tree/share/licenses/$1/"
+  if cross; then
+    grep "^$1 " "$root/packages" >>"$tree/share/licenses/packages"
+    return
+  fi
   dpkg-query -W -f '${Package} ${Version}, source package ${source:Package} ${source:Version}\n' "$1" |
     head -n 1 >>"$tree/share/licenses/packages"
 }
 
 rm -rf build/dist
 mkdir -p "$tree/lib" "$tree/libexec" dist
-cmake --install build/release --prefix "$PWD/$tree" --strip >"build/dist/install.log" ||
+cmake --install "build/$preset" --prefix "$PWD/$tree" --strip >"build/dist/install.log" ||
   die "the release build could not be installed; see build/dist/install.log"
 
 # CMake installs this folder as it is.
-find "$tree/lib/softgpu" -type f -exec strip --strip-unneeded {} +
-cp .cache/criu/sbin/criu "$tree/libexec/criu"
-strip "$tree/libexec/criu"
+find "$tree/lib/softgpu" -type f -exec "$strip" --strip-unneeded {} +
+cp "$place/criu/sbin/criu" "$tree/libexec/criu"
+"$strip" "$tree/libexec/criu"
 # RPATH is used instead of RUNPATH, because it also applies to libraries of libraries, and comes
 # before the user's LD_LIBRARY_PATH.
 # shellcheck disable=SC2016  # expanded by the loader, not the shell
 patchelf --force-rpath --set-rpath '$ORIGIN/../lib' "$tree/libexec/criu"
 for part in criu curl; do
   mkdir -p "$tree/share/licenses/$part"
-  cp ".cache/$part/share/"* "$tree/share/licenses/$part/"
+  cp "$place/$part/share/"* "$tree/share/licenses/$part/"
 done
-for library in $(libraries .cache/criu/sbin/criu); do
+for library in $(libraries "$place/criu/sbin/criu"); do
   cp -L "$library" "$tree/lib/"
   # shellcheck disable=SC2016
   patchelf --force-rpath --set-rpath '$ORIGIN' "$tree/lib/${library##*/}"
@@ -79,20 +116,29 @@ done
 rm -rf "$tree/share/docs"
 cp -R docs "$tree/share/"
 find "$tree/share/docs" -name __pycache__ -prune -exec rm -r {} +
-python3 -B tools/man_pages.py "$tree" docs "$tree/share/man"
+# The pages are made by running the tree's programs.
+cross || python3 -B tools/man_pages.py "$tree" docs "$tree/share/man"
 
 contents=$(cd "$tree" && find . \( -type f -exec sha256sum {} + \) -o \( -type l -printf '%l %p\n' \) |
   sort | sha256sum | cut -c1-32)
-if [ ! -f "$tarball" ] || ! is_stamped dist "$contents"; then
+if [ ! -f "$tarball" ] || ! is_stamped "dist-$arch" "$contents"; then
   say "packing $tarball"
   tar -C build/dist --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf - "$name" |
     gzip -9n >"$tarball.part"
   mv "$tarball.part" "$tarball"
-  set_stamp dist "$contents"
+  set_stamp "dist-$arch" "$contents"
 fi
 size=$(wc -c <"$tarball")
 [ "$size" -le "$limit" ] || die "$tarball has $size bytes; the limit is $limit"
 
+if cross; then
+  say "checking the tarball, except what starts its programs"
+  for check in unpack layout floor hardening libraries remove; do
+    STASIS_TARBALL=$PWD/$tarball python3 tests/dist/dist_test.py "$check" "$PWD/build/dist/unpacked here" \
+      >"build/dist/$check.log" || die "the check $check failed; see build/dist/$check.log"
+  done
+  exit 0
+fi
 packages=$contents-$(stamp_of packaging/debian/* tools/deb.sh)
 if ! is_stamped deb "$packages" || [ -z "$(find dist -name "stasis-softgpu_$version-*.deb")" ]; then
   say "packing the Debian packages stasis and stasis-softgpu"

@@ -26,6 +26,25 @@ as_root() {
   fi
 }
 
+# Reads the machine for which a script builds from its argument: nothing, or --arch arm64. Sets $arch,
+# $for ("" or " for arm64"), and $place, the folder of what is built for it.
+choose_arch() {
+  arch=$(uname -m)
+  place=$cache
+  for=
+  case "${1:-} ${2:-}" in
+    ' ') ;;
+    '--arch arm64')
+      [ "$arch" != aarch64 ] || return 0
+      arch=aarch64
+      place=$cache/arm64
+      for=' for arm64'
+      ;;
+    *) die "unknown arguments: $*" "the only other machine is --arch arm64" ;;
+  esac
+}
+cross() { [ -n "$for" ]; }
+
 # A stamp records that a step was done for exactly these inputs.
 stamp_of() { cat "$@" /etc/os-release 2>/dev/null | sha256sum | cut -c1-32; }
 is_stamped() { [ "$(cat "$cache/stamps/$1" 2>/dev/null)" = "$2" ]; }

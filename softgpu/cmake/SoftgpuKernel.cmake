@@ -17,6 +17,10 @@ function(softgpu_kernel_image TARGET FILE)
                          -fno-sanitize=all -fno-exceptions -O3)
   target_link_options(${TARGET} PRIVATE -nostartfiles -static-libgcc -static-libstdc++ -fno-sanitize=all
                       LINKER:-Bsymbolic,-z,relro,-z,now,--no-undefined)
+  if(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
+    # The driver replaces whole pages, which may have 64 KiB here.
+    target_link_options(${TARGET} PRIVATE LINKER:-z,max-page-size=65536,-z,common-page-size=65536)
+  endif()
   set_target_properties(${TARGET} PROPERTIES PREFIX "" OUTPUT_NAME ${TARGET}.softgpu SUFFIX .so
                         CXX_VISIBILITY_PRESET default LIBRARY_OUTPUT_DIRECTORY ${ARG_OUTPUT_DIRECTORY})
 endfunction()

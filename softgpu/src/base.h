@@ -19,7 +19,13 @@ namespace softgpu {
 using namespace stasis::cuda;  // NOLINT: this library is that API
 
 inline constexpr int kDriverVersion = 13000;  // without SOFTGPU_CUDA_VERSION
+// A multiple of the kernel's page size. Kernels for arm64 have pages of 4, 16 or 64 KiB, and the
+// layout of memory is the same on all of them.
+#if defined(__aarch64__)
+inline constexpr size_t kPage = 64 << 10;
+#else
 inline constexpr size_t kPage = 4096;
+#endif
 inline constexpr size_t kGranularity = 2 << 20;
 
 inline constexpr size_t RoundUp(size_t value, size_t unit) {

@@ -13,15 +13,15 @@
 namespace softgpu {
 namespace {
 
-// Writes a pattern that is neither zero nor repeated to the first page of every 64 KiB, so that no
+// Writes a pattern that is neither zero nor repeated to the first 4 KiB of every 64 KiB, so that no
 // block is zero. The rest is not touched: filling it would take longer than most tests.
 void FillWithGarbage(uint64_t address, uint64_t bytes) {
-  constexpr uint64_t kStep = 64 * 1024;
+  constexpr uint64_t kStep = 64 * 1024, kFilled = 4096;
   static std::atomic<uint64_t> seed{0x9E3779B97F4A7C15};
   uint64_t x = seed.fetch_add(0x9E3779B97F4A7C15) | 1;
   for (uint64_t at = 0; at < bytes; at += kStep) {
     auto* words = reinterpret_cast<uint64_t*>(address + at);
-    for (uint64_t i = 0; i < std::min(kPage, bytes - at) / sizeof(uint64_t); ++i) {
+    for (uint64_t i = 0; i < std::min(kFilled, bytes - at) / sizeof(uint64_t); ++i) {
       x ^= x << 13;
       x ^= x >> 7;
       x ^= x << 17;

@@ -22,6 +22,12 @@
 namespace softgpu {
 namespace {
 
+#if defined(__aarch64__)
+constexpr int kMachine = EM_AARCH64;
+#else
+constexpr int kMachine = EM_X86_64;
+#endif
+
 constexpr size_t kMaxImageBytes = size_t{1} << 30;
 
 // Returns the size of an image that is given only by a pointer, or 0 if it is not an image of
@@ -30,7 +36,7 @@ size_t ImageBytes(const void* image) {
   Elf64_Ehdr header;
   if (memcmp(image, ELFMAG, SELFMAG) != 0) return 0;  // rejects PTX and fat binaries
   memcpy(&header, image, sizeof(header));
-  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != EM_X86_64 ||
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != kMachine ||
       header.e_type != ET_DYN || header.e_phentsize != sizeof(Elf64_Phdr)) {
     return 0;
   }

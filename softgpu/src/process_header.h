@@ -5,6 +5,8 @@
 // Raise kHeaderVersion when a layout here changes.
 #pragma once
 
+#include <limits.h>
+
 #include <atomic>
 #include <cstdint>
 
@@ -40,7 +42,7 @@ struct CheckpointRequest {
   uint32_t reserved;
   CUcheckpointGpuPair pairs[kMaxDevices];
 };
-static_assert(sizeof(CheckpointRequest) <= kPage, "writes to a pipe are atomic up to PIPE_BUF");
+static_assert(sizeof(CheckpointRequest) <= PIPE_BUF, "writes to a pipe are atomic up to PIPE_BUF");
 
 struct CheckpointReply {
   uint64_t nonce;

@@ -2,7 +2,9 @@
 // path to the driver.
 #include "agent/driver_stub.h"
 
+#if defined(__x86_64__)
 #include <emmintrin.h>
+#endif
 
 using namespace stasis::cuda;  // NOLINT
 
@@ -15,7 +17,12 @@ bool g_rings = false;
 // thread waits.
 inline CUresult Submitted() {
   alignas(64) static thread_local int doorbell[16];
-  if (g_rings) _mm_stream_si32(doorbell, 1);
+  if (!g_rings) return CUDA_SUCCESS;
+#if defined(__x86_64__)
+  _mm_stream_si32(doorbell, 1);
+#else
+  asm volatile("stnp %w1, %w1, [%0]" : : "r"(doorbell), "r"(1) : "memory");
+#endif
   return CUDA_SUCCESS;
 }
 

@@ -15,9 +15,37 @@
 #include "checks/readable.h"
 #include "device/gpu_map.h"
 #include "gpu_state/gpu_room.h"
+#include "store/manifest_check.h"
 
 namespace stasis::checks {
 namespace {
+
+// Returns the architecture of a machine ("uname -m"), which is another one in a 32-bit personality.
+std::string Architecture(const std::string& machine) {
+  if (machine == "i686") return "x86_64";
+  if (machine == "armv8l") return "aarch64";
+  return machine;
+}
+
+// CRIU restores registers and pages as they were. An image may have no page size (an older version
+// of Stasis), or no machine (`uname` failed).
+Status CheckHost(const store::Host& made_on) {
+  const store::Host here = store::HostNow();
+  if (!made_on.machine.empty() && Architecture(made_on.machine) != Architecture(here.machine)) {
+    return Fail(Code::kUnimplemented,
+                fmt::format("the image was made on {}, and this machine is {}",
+                            store::Printable(made_on.machine), here.machine),
+                "restore it on a machine of the same architecture");
+  }
+  if (made_on.page_bytes != 0 && made_on.page_bytes != here.page_bytes) {
+    return Fail(Code::kUnimplemented,
+                fmt::format("the image was made on a kernel with pages of {} bytes, and this "
+                            "kernel's have {}",
+                            made_on.page_bytes, here.page_bytes),
+                "restore it under a kernel with the same page size (getconf PAGESIZE)");
+  }
+  return {};
+}
 
 Status CheckDriver(gpu_state::Services& services, const store::Manifest& manifest) {
   if (manifest.software.driver_kind.empty()) return {};
@@ -151,6 +179,7 @@ Status CheckRequiredFiles(const store::ImageReader& reader, checkpoint::AgentSou
 Status CheckRestorable(gpu_state::Services& services, const store::ImageReader& reader,
                        const device::GpuMap& map, bool new_pidns, bool held) {
   const store::Manifest& manifest = reader.manifest();
+  STASIS_TRY(CheckHost(manifest.host));
   if (!new_pidns && !held) STASIS_TRY(CheckPidsFree(manifest));
   const auto source = checkpoint::AgentSourceFor(reader, services.paths, /*trusted=*/!held);
   STASIS_TRY(

@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "base/page_size.h"
 #include "base/secret.h"
 #include "checks/before_dump.h"
 #include "checks/image_trust.h"
@@ -54,8 +55,29 @@ struct Case {
   bool held = false;
 };
 
+#if defined(__aarch64__)
+constexpr bool kIsArm64 = true;
+#else
+constexpr bool kIsArm64 = false;
+#endif
+
 const Case kCases[] = {
     {"AllIsThere", [](World&, TestImage&) {}, Code::kOk},
+    {"OfX8664OrArm64",
+     [](World&, TestImage& image) {
+       image.manifest.host.machine = kIsArm64 ? "x86_64" : "aarch64";
+     },
+     Code::kUnimplemented,
+     kIsArm64 ? "made on x86_64, and this machine is aarch64"
+              : "made on aarch64, and this machine is x86_64"},
+    {"OfA32BitShell",
+     [](World&, TestImage& image) { image.manifest.host.machine = kIsArm64 ? "armv8l" : "i686"; },
+     Code::kOk},
+    {"OfOtherPages",
+     [](World&, TestImage& image) { image.manifest.host.page_bytes = 3 * PageBytes(); },
+     Code::kUnimplemented, "this kernel's have"},
+    {"OfTheSamePages",
+     [](World&, TestImage& image) { image.manifest.host.page_bytes = PageBytes(); }, Code::kOk},
     {"FileMissing", [](World&, TestImage& image) { ::unlink(image.file.c_str()); }, Code::kNotFound,
      "which is missing"},
     {"FileOfAnotherSize",

@@ -6,6 +6,7 @@
 #include <cassert>
 #include <cerrno>
 
+#include "base/page_size.h"
 #include "base/parallel.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -17,7 +18,6 @@ namespace {
 
 // Size of a thread's work item. It is small enough that one part has work for all threads.
 constexpr uint64_t kItemBytes = 16u << 20;
-constexpr uint64_t kPage = 4096;
 
 // Returns 0 or an errno. The file's pages are already allocated, so this only clears and maps them.
 int Touch(char* at, uint64_t bytes) {
@@ -29,7 +29,7 @@ int Touch(char* at, uint64_t bytes) {
   }
   // Linux before 5.14 has no MADV_POPULATE_WRITE. Adding zero atomically writes to a page without
   // changing it, even if other threads write to it.
-  for (uint64_t i = 0; i < bytes; i += kPage) {
+  for (uint64_t i = 0; i < bytes; i += PageBytes()) {
     __atomic_fetch_add(at + i, 0, __ATOMIC_RELAXED);
   }
   return 0;
@@ -65,7 +65,7 @@ Result<Mapping> Mapping::Map(int fd, uint64_t bytes, uint64_t reserve) {
 }
 
 Status Mapping::Grow(int fd, uint64_t bytes) {
-  if (bytes > reserved_ || bytes_ % kPage != 0) {
+  if (bytes > reserved_ || bytes_ % PageBytes() != 0) {
     return Fail(Code::kResourceExhausted, "too few addresses are reserved for this arena");
   }
   if (bytes <= bytes_) return {};
@@ -88,7 +88,7 @@ Mapping::~Mapping() {
 Prefaulter::Prefaulter(char* base, std::vector<Part> parts, unsigned threads) : base_(base) {
   left_.resize(parts.size());
   assert(std::all_of(parts.begin(), parts.end(), [](const Part& part) {
-    return part.offset % kPage == 0 && part.bytes % kPage == 0;
+    return part.offset % PageBytes() == 0 && part.bytes % PageBytes() == 0;
   }));
   for (size_t i = 0; i < parts.size(); ++i) {
     for (uint64_t done = 0; done < parts[i].bytes; done += kItemBytes) {

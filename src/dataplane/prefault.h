@@ -40,7 +40,7 @@ class Mapping {
 };
 
 // Makes every page of some parts of `base` present and writable without changing its content. Works
-// in the order of the parts. Parts and pages are multiples of 4 KiB.
+// in the order of the parts. Parts consist of whole pages of the kernel.
 class Prefaulter {
  public:
   struct Part {

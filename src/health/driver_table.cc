@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+
 namespace stasis::health {
 namespace {
 
@@ -39,5 +41,16 @@ std::string ApiName(int api_version) {
 
 std::string AbleTo(int api_version) { return Join(api_version, true); }
 std::string Lacks(int api_version) { return Join(api_version, false); }
+
+std::string LacksOn(std::string_view machine, std::string_view version) {
+  int branch = 0;
+  const auto parsed = std::from_chars(version.data(), version.data() + version.size(), branch);
+  if (machine != "aarch64" || parsed.ec != std::errc() || branch >= kArm64CheckpointSince)
+    return "";
+  return fmt::format(
+      "on arm64 NVIDIA's driver checkpoints from {} on. Before, programs started with `stasis run` "
+      "can be suspended with --keep-context, and nothing else works",
+      kArm64CheckpointSince);
+}
 
 }  // namespace stasis::health

@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace stasis::health {
 
@@ -16,6 +17,12 @@ struct DriverAbility {
 
 // Returns the table, oldest ability first.
 std::span<const DriverAbility> DriverAbilities();
+
+// The first driver with checkpoints on arm64 hosts.
+inline constexpr int kArm64CheckpointSince = 595;
+// Returns the limitation that a driver has on hosts of an architecture ("uname -m") only, or "".
+// `version` is the driver's, as in "580.159.04".
+std::string LacksOn(std::string_view machine, std::string_view version);
 
 // Formats 12080 as "CUDA 12.8".
 std::string ApiName(int api_version);

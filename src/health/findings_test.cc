@@ -112,5 +112,15 @@ TEST(DriverTable, SaysWhatAVersionIsAbleTo) {
   EXPECT_EQ(ApiName(12080), "CUDA 12.8");
 }
 
+TEST(DriverTable, SaysWhatIsMissingOnArm64) {
+  EXPECT_THAT(LacksOn("aarch64", "580.159.04"), HasSubstr("from 595 on"));
+  EXPECT_THAT(LacksOn("aarch64", "594.99"), HasSubstr("--keep-context"));
+  EXPECT_EQ(LacksOn("aarch64", "595.10"), "");
+  EXPECT_EQ(LacksOn("aarch64", "610.1.2"), "");
+  EXPECT_EQ(LacksOn("aarch64", ""), "") << "the version is unknown";
+  EXPECT_EQ(LacksOn("x86_64", "580.159.04"), "");
+  EXPECT_THAT(Read("/docs/check.md"), HasSubstr("On arm64 hosts it checkpoints from 595 on"));
+}
+
 }  // namespace
 }  // namespace stasis::health

@@ -1,5 +1,6 @@
 // Checks of the driver, the GPUs, and a mover on each GPU.
 #include <fmt/format.h>
+#include <sys/utsname.h>
 
 #include "abi/driver_kinds.h"
 #include "base/install_layout.h"
@@ -14,6 +15,12 @@ namespace {
 // 580).
 constexpr uint64_t kSmallContext = 270u << 20;
 constexpr uint64_t kWholeContext = 540u << 20;
+
+// Returns the result of `uname -m`.
+std::string Architecture() {
+  utsname name{};
+  return ::uname(&name) == 0 ? name.machine : "";
+}
 
 void CheckPersistence(const Machine& machine, Findings& findings) {
   std::string off, unknown;
@@ -57,7 +64,11 @@ void CheckDriver(const Machine& machine, Findings& findings) {
   const bool hardware = abi::IsHardware(driver->kind);
   if (!hardware) found += ", a software GPU: times measured with it mean nothing";
   findings.push_back(Finding::Of("driver", hardware ? Level::kOk : Level::kNote, found));
-  const std::string lacks = Lacks(driver->api_version);
+  std::string lacks = Lacks(driver->api_version);
+  if (hardware) {
+    const std::string here = LacksOn(Architecture(), driver->version);
+    lacks += (lacks.empty() || here.empty() ? "" : "; ") + here;
+  }
   findings.push_back(Finding::Of("driver-can", lacks.empty() ? Level::kOk : Level::kWarning,
                                  lacks.empty() ? AbleTo(driver->api_version) : lacks));
 }

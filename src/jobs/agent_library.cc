@@ -172,8 +172,8 @@ std::string PreloadValue(const std::string& current, const std::string& library)
 
 namespace {
 
-// The agent needs an x86-64 processor; elsewhere the driver alone handles every program.
-#if defined(__x86_64__)
+// The agent needs an x86-64 or arm64 processor; elsewhere the driver alone handles every program.
+#if defined(__x86_64__) || defined(__aarch64__)
 constexpr bool kHasAgent = true;
 #else
 constexpr bool kHasAgent = false;

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/file.h"
+#include "base/page_size.h"
 #include "store/clock.h"
 
 namespace stasis::store {
@@ -51,6 +52,7 @@ Host HostNow() {
   if (auto boot_id = ReadFile("/proc/sys/kernel/random/boot_id", 256)) {
     host.boot_id = boot_id->substr(0, boot_id->find('\n'));
   }
+  host.page_bytes = PageBytes();
   host.boottime_ns = ClockNs(CLOCK_BOOTTIME);
   host.monotonic_ns = ClockNs(CLOCK_MONOTONIC);
   return host;

@@ -23,6 +23,7 @@ struct Host {
   uint64_t boottime_ns = 0;
   uint64_t monotonic_ns = 0;
   uint64_t pid_namespace = 0;
+  uint64_t page_bytes = 0;  // of the kernel; 0 if unknown
 };
 
 struct Software {

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -28,7 +29,7 @@ def oci_archive(layer, name, path):
 
     data = layer.read_bytes()
     layers = [blob(data, "layer.v1.tar")]
-    config = blob(json.dumps({"architecture": "amd64", "os": "linux", "config": {},
+    config = blob(json.dumps({"architecture": "arm64" if platform.machine() == "aarch64" else "amd64", "os": "linux", "config": {},
                               "rootfs": {"type": "layers", "diff_ids": [layers[0]["digest"]]}}).encode(),
                   "config.v1+json")
     manifest = blob(json.dumps({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",

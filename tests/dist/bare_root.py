@@ -3,6 +3,7 @@
 import ctypes
 import os
 import pathlib
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -15,7 +16,8 @@ INSIDE = pathlib.Path("/some where/stasis")
 _libc = ctypes.CDLL(None, use_errno=True)
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
 _MNT_DETACH = 2
-_SYS_PIVOT_ROOT = 155  # x86-64
+_ARM64 = platform.machine() == "aarch64"
+_SYS_PIVOT_ROOT = 41 if _ARM64 else 155
 _CLONE_NEWNS = 0x20000
 
 
@@ -32,13 +34,13 @@ def _mount(source: str, target: str, kind: str | None, flags: int) -> None:
 def glibc_files() -> list[pathlib.Path]:
     """Returns the loader and libraries of this machine's glibc, at the paths where programs look
     for them."""
-    loader = pathlib.Path("/lib64/ld-linux-x86-64.so.2")
+    loader = pathlib.Path("/lib/ld-linux-aarch64.so.1" if _ARM64 else "/lib64/ld-linux-x86-64.so.2")
     listing = subprocess.run(["ldconfig", "-p"], check=True, capture_output=True, text=True).stdout
     wanted = {f"lib{part}" for part in ("c.so.6", "m.so.6", "dl.so.2", "rt.so.1", "pthread.so.0")}
     libraries = []
     for line in listing.splitlines():
         name, _, path = line.strip().partition(" => ")
-        if name.split(" ")[0] in wanted and "x86-64" in name:
+        if name.split(" ")[0] in wanted and ("AArch64" if _ARM64 else "x86-64") in name:
             libraries.append(pathlib.Path(path))
     return [loader, *libraries]
 

@@ -11,8 +11,8 @@
 
 // SAFETY: for RTLD_NEXT the real dlsym inspects its return address to find the caller. Both hooks
 // therefore choose a target, restore all argument registers, and jump to it. Only names that the
-// agent hooks go through a further call. %rcx need not be saved, because no argument is passed in
-// it.
+// agent hooks go through a further call. Registers that hold no argument need not be saved.
+#if defined(__x86_64__)
 asm(R"(
   .text
   .globl dlsym
@@ -47,6 +47,50 @@ dlvsym:
   jmp *%rax
   .size dlvsym, .-dlvsym
 )");
+#elif defined(__aarch64__)
+// The return address is in x30. x16 may hold a target that begins with `bti c`; the assembler
+// writes that instruction as `hint #34` for processors without it.
+asm(R"(
+  .text
+  .globl dlsym
+  .type dlsym, %function
+dlsym:
+  hint #34
+  stp x29, x30, [sp, #-32]!
+  mov x29, sp
+  stp x0, x1, [sp, #16]
+  bl stasis_route_dlsym
+  mov x16, x0
+  ldp x0, x1, [sp, #16]
+  ldp x29, x30, [sp], #32
+  cbz x16, 1f
+  br x16
+1:
+  b stasis_dlsym
+  .size dlsym, .-dlsym
+
+  .globl dlvsym
+  .type dlvsym, %function
+dlvsym:
+  hint #34
+  stp x29, x30, [sp, #-48]!
+  mov x29, sp
+  stp x0, x1, [sp, #16]
+  str x2, [sp, #32]
+  bl stasis_route_dlvsym
+  mov x16, x0
+  ldp x0, x1, [sp, #16]
+  ldr x2, [sp, #32]
+  ldp x29, x30, [sp], #48
+  cbz x16, 1f
+  br x16
+1:
+  b stasis_dlvsym
+  .size dlvsym, .-dlvsym
+)");
+#else
+#error "dlsym and dlvsym are missing for this processor"
+#endif
 
 extern "C" {
 void* dlsym(void* handle, const char* name) noexcept;

@@ -10,12 +10,13 @@ import ctypes
 import fcntl
 import mmap
 import os
+import platform
 import signal
 import struct
 import sys
 
-PAGE = 4096
-USERFAULTFD = 323  # x86-64
+PAGE = mmap.PAGESIZE
+USERFAULTFD = 282 if platform.machine() == "aarch64" else 323
 UFFDIO_API, UFFDIO_REGISTER = 0xC018AA3F, 0xC020AA00
 # agent_protocol/protocol.h: AgentHeader.
 MAGIC, VERSION, TOLD = b"Stasis agent\r\n\1\0", 2, 1 << 31
