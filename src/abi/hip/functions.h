@@ -1,5 +1,4 @@
-// The types of all functions in functions.def: fn::NAME for each function that has parameters of its
-// own, or those of a function of the driver.
+// fn::NAME is the type of each function in functions.def whose parameters are known.
 #pragma once
 
 #include "abi/cuda/driver_functions.h"

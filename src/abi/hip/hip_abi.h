@@ -1,7 +1,7 @@
 // The binary interface of the HIP runtime (libamdhip64.so.6), limited to the parts used here: the
 // types that differ from those of the CUDA driver, under their official names. Everything else is
 // the driver's, in abi/cuda/driver_abi.h: HIP's structures have the same layout and its enumerators
-// the same values, unless they are declared here. softgpu/hip_abi_check.cc compares both with the
+// the same values, unless they are declared here. softgpu/hip_*_check.cc compare both with the
 // headers of HIP 5.7 and 6.4.
 //
 // HIP 5 (libamdhip64.so.5) has other memory types and another HIP_MEMCPY3D and hipDeviceProp_t.
@@ -38,8 +38,6 @@ inline constexpr hipError_t hipErrorInsufficientDriver = hipError_t(35);
 inline constexpr hipError_t hipErrorMissingConfiguration = hipError_t(52);
 inline constexpr hipError_t hipErrorPriorLaunchFailure = hipError_t(53);
 inline constexpr hipError_t hipErrorInvalidDeviceFunction = hipError_t(98);
-inline constexpr hipError_t hipErrorRuntimeMemory = hipError_t(1052);
-inline constexpr hipError_t hipErrorRuntimeOther = hipError_t(1053);
 
 // Flags of hipHostMalloc and hipEventCreateWithFlags that the driver does not have. They choose
 // caches and have no effect on the contents of memory.
@@ -259,7 +257,7 @@ struct hipDeviceProp_tR0600 {
   int integrated;
   int canMapHostMemory;
   int computeMode;
-  int textures[35];  // limits of textures and surfaces
+  int textures[40];  // limits of textures and surfaces
   size_t surfaceAlignment;
   int concurrentKernels;
   int ECCEnabled;
