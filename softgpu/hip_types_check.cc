@@ -79,79 +79,11 @@ constexpr bool SameConstants() {
 }
 static_assert(SameConstants());
 
-// Errors
 #define SAME_VALUE(name, theirs) static_assert(int(ours::name) == int(::theirs), #theirs)
-SAME_VALUE(CUDA_SUCCESS, hipSuccess);
-SAME_VALUE(CUDA_ERROR_INVALID_VALUE, hipErrorInvalidValue);
-SAME_VALUE(CUDA_ERROR_OUT_OF_MEMORY, hipErrorOutOfMemory);
-SAME_VALUE(CUDA_ERROR_NOT_INITIALIZED, hipErrorNotInitialized);
-SAME_VALUE(CUDA_ERROR_DEINITIALIZED, hipErrorDeinitialized);
-SAME_VALUE(CUDA_ERROR_PROFILER_DISABLED, hipErrorProfilerDisabled);
-SAME_VALUE(CUDA_ERROR_PROFILER_NOT_INITIALIZED, hipErrorProfilerNotInitialized);
-SAME_VALUE(CUDA_ERROR_PROFILER_ALREADY_STARTED, hipErrorProfilerAlreadyStarted);
-SAME_VALUE(CUDA_ERROR_PROFILER_ALREADY_STOPPED, hipErrorProfilerAlreadyStopped);
-SAME_VALUE(CUDA_ERROR_NO_DEVICE, hipErrorNoDevice);
-SAME_VALUE(CUDA_ERROR_INVALID_DEVICE, hipErrorInvalidDevice);
-SAME_VALUE(CUDA_ERROR_INVALID_IMAGE, hipErrorInvalidImage);
-SAME_VALUE(CUDA_ERROR_INVALID_CONTEXT, hipErrorInvalidContext);
-SAME_VALUE(CUDA_ERROR_CONTEXT_ALREADY_CURRENT, hipErrorContextAlreadyCurrent);
-SAME_VALUE(CUDA_ERROR_MAP_FAILED, hipErrorMapFailed);
-SAME_VALUE(CUDA_ERROR_UNMAP_FAILED, hipErrorUnmapFailed);
-SAME_VALUE(CUDA_ERROR_ARRAY_IS_MAPPED, hipErrorArrayIsMapped);
-SAME_VALUE(CUDA_ERROR_ALREADY_MAPPED, hipErrorAlreadyMapped);
-SAME_VALUE(CUDA_ERROR_NO_BINARY_FOR_GPU, hipErrorNoBinaryForGpu);
-SAME_VALUE(CUDA_ERROR_ALREADY_ACQUIRED, hipErrorAlreadyAcquired);
-SAME_VALUE(CUDA_ERROR_NOT_MAPPED, hipErrorNotMapped);
-SAME_VALUE(CUDA_ERROR_NOT_MAPPED_AS_ARRAY, hipErrorNotMappedAsArray);
-SAME_VALUE(CUDA_ERROR_NOT_MAPPED_AS_POINTER, hipErrorNotMappedAsPointer);
-SAME_VALUE(CUDA_ERROR_ECC_UNCORRECTABLE, hipErrorECCNotCorrectable);
-SAME_VALUE(CUDA_ERROR_UNSUPPORTED_LIMIT, hipErrorUnsupportedLimit);
-SAME_VALUE(CUDA_ERROR_CONTEXT_ALREADY_IN_USE, hipErrorContextAlreadyInUse);
-SAME_VALUE(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, hipErrorPeerAccessUnsupported);
-SAME_VALUE(CUDA_ERROR_INVALID_PTX, hipErrorInvalidKernelFile);
-SAME_VALUE(CUDA_ERROR_INVALID_GRAPHICS_CONTEXT, hipErrorInvalidGraphicsContext);
-SAME_VALUE(CUDA_ERROR_INVALID_SOURCE, hipErrorInvalidSource);
-SAME_VALUE(CUDA_ERROR_FILE_NOT_FOUND, hipErrorFileNotFound);
-SAME_VALUE(CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND, hipErrorSharedObjectSymbolNotFound);
-SAME_VALUE(CUDA_ERROR_SHARED_OBJECT_INIT_FAILED, hipErrorSharedObjectInitFailed);
-SAME_VALUE(CUDA_ERROR_OPERATING_SYSTEM, hipErrorOperatingSystem);
-SAME_VALUE(CUDA_ERROR_INVALID_HANDLE, hipErrorInvalidHandle);
-SAME_VALUE(CUDA_ERROR_ILLEGAL_STATE, hipErrorIllegalState);
-SAME_VALUE(CUDA_ERROR_NOT_FOUND, hipErrorNotFound);
-SAME_VALUE(CUDA_ERROR_NOT_READY, hipErrorNotReady);
-SAME_VALUE(CUDA_ERROR_ILLEGAL_ADDRESS, hipErrorIllegalAddress);
-SAME_VALUE(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, hipErrorLaunchOutOfResources);
-SAME_VALUE(CUDA_ERROR_LAUNCH_TIMEOUT, hipErrorLaunchTimeOut);
-SAME_VALUE(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, hipErrorPeerAccessAlreadyEnabled);
-SAME_VALUE(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, hipErrorPeerAccessNotEnabled);
-SAME_VALUE(CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE, hipErrorSetOnActiveProcess);
-SAME_VALUE(CUDA_ERROR_CONTEXT_IS_DESTROYED, hipErrorContextIsDestroyed);
-SAME_VALUE(CUDA_ERROR_ASSERT, hipErrorAssert);
-SAME_VALUE(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, hipErrorHostMemoryAlreadyRegistered);
-SAME_VALUE(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, hipErrorHostMemoryNotRegistered);
-SAME_VALUE(CUDA_ERROR_LAUNCH_FAILED, hipErrorLaunchFailure);
-SAME_VALUE(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, hipErrorCooperativeLaunchTooLarge);
-SAME_VALUE(CUDA_ERROR_NOT_SUPPORTED, hipErrorNotSupported);
-SAME_VALUE(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, hipErrorStreamCaptureUnsupported);
-SAME_VALUE(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, hipErrorStreamCaptureInvalidated);
-SAME_VALUE(CUDA_ERROR_STREAM_CAPTURE_MERGE, hipErrorStreamCaptureMerge);
-SAME_VALUE(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, hipErrorStreamCaptureUnmatched);
-SAME_VALUE(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, hipErrorStreamCaptureUnjoined);
-SAME_VALUE(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, hipErrorStreamCaptureIsolation);
-SAME_VALUE(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, hipErrorStreamCaptureImplicit);
-SAME_VALUE(CUDA_ERROR_CAPTURED_EVENT, hipErrorCapturedEvent);
-SAME_VALUE(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, hipErrorStreamCaptureWrongThread);
-SAME_VALUE(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, hipErrorGraphExecUpdateFailure);
-SAME_VALUE(CUDA_ERROR_UNKNOWN, hipErrorUnknown);
-SAME_VALUE(hipErrorInvalidConfiguration, hipErrorInvalidConfiguration);
-SAME_VALUE(hipErrorInvalidPitchValue, hipErrorInvalidPitchValue);
-SAME_VALUE(hipErrorInvalidSymbol, hipErrorInvalidSymbol);
-SAME_VALUE(hipErrorInvalidDevicePointer, hipErrorInvalidDevicePointer);
-SAME_VALUE(hipErrorInvalidMemcpyDirection, hipErrorInvalidMemcpyDirection);
-SAME_VALUE(hipErrorInsufficientDriver, hipErrorInsufficientDriver);
-SAME_VALUE(hipErrorMissingConfiguration, hipErrorMissingConfiguration);
-SAME_VALUE(hipErrorPriorLaunchFailure, hipErrorPriorLaunchFailure);
-SAME_VALUE(hipErrorInvalidDeviceFunction, hipErrorInvalidDeviceFunction);
+
+#define STASIS_HIP_RESULT(name, result) SAME_VALUE(result, name);
+#define STASIS_HIP_OWN_RESULT(name, value, text) SAME_VALUE(name, name);
+#include "abi/hip/results.def"
 
 // Enumerations that both have
 SAME_VALUE(CU_LIMIT_STACK_SIZE, hipLimitStackSize);
@@ -270,9 +202,24 @@ SAME_VALUE(hipDeviceAttributeMemoryBusWidth, hipDeviceAttributeMemoryBusWidth);
 SAME_VALUE(hipDeviceAttributeMemoryClockRate, hipDeviceAttributeMemoryClockRate);
 SAME_VALUE(hipDeviceAttributeComputeCapabilityMinor, hipDeviceAttributeComputeCapabilityMinor);
 SAME_VALUE(hipDeviceAttributeMultiprocessorCount, hipDeviceAttributeMultiprocessorCount);
+SAME_VALUE(hipDeviceAttributePciBusId, hipDeviceAttributePciBusId);
+SAME_VALUE(hipDeviceAttributePciDeviceId, hipDeviceAttributePciDeviceId);
+SAME_VALUE(hipDeviceAttributePciDomainID, hipDeviceAttributePciDomainID);
+SAME_VALUE(hipDeviceAttributeMaxRegistersPerBlock, hipDeviceAttributeMaxRegistersPerBlock);
+SAME_VALUE(hipDeviceAttributeMaxSharedMemoryPerBlock, hipDeviceAttributeMaxSharedMemoryPerBlock);
+SAME_VALUE(hipDeviceAttributeStreamPrioritiesSupported,
+           hipDeviceAttributeStreamPrioritiesSupported);
+SAME_VALUE(hipDeviceAttributeTextureAlignment, hipDeviceAttributeTextureAlignment);
+SAME_VALUE(hipDeviceAttributeTotalConstantMemory, hipDeviceAttributeTotalConstantMemory);
+SAME_VALUE(hipDeviceAttributeUnifiedAddressing, hipDeviceAttributeUnifiedAddressing);
+SAME_VALUE(hipDeviceAttributeWarpSize, hipDeviceAttributeWarpSize);
+SAME_VALUE(hipDeviceAttributeMemoryPoolsSupported, hipDeviceAttributeMemoryPoolsSupported);
+SAME_VALUE(hipDeviceAttributeVirtualMemoryManagementSupported,
+           hipDeviceAttributeVirtualMemoryManagementSupported);
 SAME_VALUE(hipMemAdviseSetCoarseGrain, hipMemAdviseSetCoarseGrain);
 SAME_VALUE(hipMemAdviseUnsetCoarseGrain, hipMemAdviseUnsetCoarseGrain);
 #if HIP_VERSION_MAJOR >= 6
+SAME_VALUE(hipDeviceAttributeHostRegisterSupported, hipDeviceAttributeHostRegisterSupported);
 SAME_VALUE(hipMemcpyDeviceToDeviceNoCU, hipMemcpyDeviceToDeviceNoCU);
 SAME_VALUE(hipMemoryTypeUnregistered, hipMemoryTypeUnregistered);
 SAME_VALUE(hipMemoryTypeHost, hipMemoryTypeHost);

@@ -29,15 +29,9 @@ using hipArray_t = struct hipArray*;
 using hipMipmappedArray_t = struct hipMipmappedArray*;
 
 // Errors that the driver does not have.
-inline constexpr hipError_t hipErrorInvalidConfiguration = hipError_t(9);
-inline constexpr hipError_t hipErrorInvalidPitchValue = hipError_t(12);
-inline constexpr hipError_t hipErrorInvalidSymbol = hipError_t(13);
-inline constexpr hipError_t hipErrorInvalidDevicePointer = hipError_t(17);
-inline constexpr hipError_t hipErrorInvalidMemcpyDirection = hipError_t(21);
-inline constexpr hipError_t hipErrorInsufficientDriver = hipError_t(35);
-inline constexpr hipError_t hipErrorMissingConfiguration = hipError_t(52);
-inline constexpr hipError_t hipErrorPriorLaunchFailure = hipError_t(53);
-inline constexpr hipError_t hipErrorInvalidDeviceFunction = hipError_t(98);
+#define STASIS_HIP_OWN_RESULT(name, value, text) \
+  inline constexpr hipError_t name = hipError_t(value);
+#include "abi/hip/results.def"
 
 // Flags of hipHostMalloc and hipEventCreateWithFlags that the driver does not have. They choose
 // caches and have no effect on the contents of memory.
@@ -118,6 +112,19 @@ enum hipDeviceAttribute_t {
   hipDeviceAttributeMemoryClockRate = 60,
   hipDeviceAttributeComputeCapabilityMinor = 61,
   hipDeviceAttributeMultiprocessorCount = 63,
+  hipDeviceAttributePciBusId = 67,
+  hipDeviceAttributePciDeviceId = 68,
+  hipDeviceAttributePciDomainID = 69,
+  hipDeviceAttributeMaxRegistersPerBlock = 71,
+  hipDeviceAttributeMaxSharedMemoryPerBlock = 74,
+  hipDeviceAttributeStreamPrioritiesSupported = 78,
+  hipDeviceAttributeTextureAlignment = 81,
+  hipDeviceAttributeTotalConstantMemory = 83,
+  hipDeviceAttributeUnifiedAddressing = 85,
+  hipDeviceAttributeWarpSize = 87,
+  hipDeviceAttributeMemoryPoolsSupported = 88,
+  hipDeviceAttributeVirtualMemoryManagementSupported = 89,
+  hipDeviceAttributeHostRegisterSupported = 90,
 };
 
 struct dim3 {
