@@ -27,7 +27,10 @@ namespace own {
 #include "abi/hip/functions.def"
 }  // namespace own
 
-inline constexpr int kVersion = 60400000;  // 6.4.0
+inline constexpr int kVersion = 60400000;  // 6.4.0, without SOFTGPU_HIP_VERSION
+
+// Returns the result of hipRuntimeGetVersion: SOFTGPU_HIP_VERSION or the built-in value.
+int Version();
 
 // The error that hipGetLastError returns to the calling thread.
 hipError_t LastError();

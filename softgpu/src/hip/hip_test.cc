@@ -304,8 +304,8 @@ TEST(HipTest, MemoryIsMappedExportedAndImported) {
   int file = -1;
   ASSERT_OK(
       hipMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-  ASSERT_OK(hipMemImportFromShareableHandle(&imported, Pointer(uint64_t(file)),
-                                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  ASSERT_OK(
+      hipMemImportFromShareableHandle(&imported, &file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   close(file);
   CUdeviceptr range = 0;
   ASSERT_OK(hipMemAddressReserve(&range, 2 * bytes, 0, 0, 0));
@@ -321,6 +321,25 @@ TEST(HipTest, MemoryIsMappedExportedAndImported) {
   EXPECT_OK(hipMemRelease(handle));
   EXPECT_OK(hipMemRelease(imported));
   EXPECT_OK(hipMemAddressFree(range, 2 * bytes));
+}
+
+SOFTGPU_ROLE(hip_imports_by_value) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUmemGenericAllocationHandle handle = 0, imported = 0;
+  int file = -1;
+  MUST(hipMemCreate(&handle, 2 << 20, &properties, 0));
+  MUST(hipMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  MUST(hipMemImportFromShareableHandle(&imported, Pointer(uint64_t(file)),
+                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  return 0;
+}
+
+TEST(HipTest, SinceVersion71DescriptorsAreImportedByValue) {
+  EXPECT_EQ(RunRole("hip_imports_by_value", {}, {.environment = {"SOFTGPU_HIP_VERSION=70100000"}}),
+            0);
 }
 
 TEST(HipTest, PoolsServeMemoryInStreamOrder) {

@@ -94,6 +94,16 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
   return softgpu::api::cuMemCreate(handle, size, &copy, flags);
 }
 
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
+                                        CUmemAllocationHandleType type) {
+  if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
+      Version() < kFirstVersionWithDescriptorsByValue) {
+    if (os_handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    os_handle = reinterpret_cast<void*>(intptr_t{*static_cast<const int*>(os_handle)});
+  }
+  return softgpu::api::cuMemImportFromShareableHandle(handle, os_handle, type);
+}
+
 CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties,
                                        CUmemAllocationGranularity_flags option) {
   if (properties == nullptr) return CUDA_ERROR_INVALID_VALUE;

@@ -18,6 +18,10 @@ using namespace stasis::cuda;  // NOLINT(google-build-using-namespace): what bot
 
 // NOLINTBEGIN(readability-identifier-naming): the field's own names
 
+// Versions, as hipRuntimeGetVersion returns them: 10,000,000 * major + 100,000 * minor + patch. See
+// hipMemImportFromShareableHandle in functions.def.
+inline constexpr int kFirstVersionWithDescriptorsByValue = 70100000;
+
 using hipError_t = CUresult;
 using hipCtx_t = CUcontext;
 using hipEvent_t = CUevent;
