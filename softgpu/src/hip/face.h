@@ -3,6 +3,8 @@
 // others are declared here under their own names.
 #pragma once
 
+// Only the types: the exported functions would be found beside those of `own` by their arguments.
+#define STASIS_DRIVER_FUNCTION_TYPES_ONLY
 #include "abi/hip/functions.h"
 #include "api.h"
 #include "driver.h"
