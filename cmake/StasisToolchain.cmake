@@ -104,3 +104,5 @@ set_target_properties(stasis::curl PROPERTIES
 # and the workloads are also built for real GPUs.
 find_path(STASIS_CUDA_INCLUDE cuda.h PATHS /usr/local/cuda/include $ENV{CUDA_HOME}/include NO_DEFAULT_PATH)
 find_program(STASIS_NVCC nvcc PATHS /usr/local/cuda/bin $ENV{CUDA_HOME}/bin)
+# The same for AMD's compiler.
+find_program(STASIS_HIPCC hipcc PATHS /opt/rocm/bin $ENV{ROCM_PATH}/bin)

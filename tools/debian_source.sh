@@ -1,5 +1,5 @@
 # shellcheck shell=sh disable=SC2034,SC2154
-# Downloads source archives of Debian. Sourced after lib.sh; $work is a folder of the caller's.
+# Downloads source archives and packages of Debian. Sourced after lib.sh; $work is a folder of the caller's.
 # apt's output is in $work/apt.log.
 
 # at_least VERSION LEAST: compares version numbers.
@@ -26,30 +26,46 @@ mirror() {
   printf '%s\n' "${uri:-http://deb.debian.org/debian/}"
 }
 
-# find_source SUITE PACKAGE PATTERN: finds the package's source archive whose name has the pattern.
-# Sets $found to the version, and $uri, $file, $size and $checksum. Empties $work first. APT verifies
-# the index's signature.
-find_source() {
+# read_index TYPE SUITE: reads the index of sources (deb-src) or packages (deb). Empties $work first.
+# APT verifies the index's signature.
+read_index() {
   rm -rf "$work"
   mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
-  printf 'deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s %s main\n' \
-    "$(mirror)" "$1" >"$work/sources.list"
-  apt_own update -qq >"$work/apt.log" 2>&1 || return 1
-  line=$(apt_own source --print-uris -qq "$2" 2>>"$work/apt.log" | grep "$3 ") || return 1
-  package=$2
-  # Shaped as: 'URI' FILE SIZE SHA256:HASH
-  # shellcheck disable=SC2086  # four words
-  set -- $line
-  uri=${1#?}
+  printf '%s [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s %s main\n' \
+    "$1" "$(mirror)" "$2" >"$work/sources.list"
+  apt_own update -qq >"$work/apt.log" 2>&1
+}
+
+# found_file PACKAGE 'URI' FILE SIZE SHA256:HASH: sets $found to the version, and $uri, $file, $size and
+# $checksum.
+found_file() {
+  uri=${2#?}
   uri=${uri%?}
-  file=$2
-  size=$3
-  checksum=$4
-  found=${file#"$package"_}
+  file=$3
+  size=$4
+  checksum=$5
+  found=${file#"$1"_}
+}
+
+# find_source SUITE PACKAGE PATTERN: finds the package's source archive whose name has the pattern.
+find_source() {
+  read_index deb-src "$1" || return 1
+  line=$(apt_own source --print-uris -qq "$2" 2>>"$work/apt.log" | grep "$3 ") || return 1
+  # shellcheck disable=SC2086  # four words
+  found_file "$2" $line
   found=${found%.orig.tar.*}
 }
 
-# Downloads the archive that find_source found, and compares it with $checksum. Sets $archive.
+# find_package SUITE PACKAGE: finds the package for amd64.
+find_package() {
+  read_index deb "$1" || return 1
+  line=$(apt_own -o APT::Architecture=amd64 download --print-uris -qq "$2" 2>>"$work/apt.log") || return 1
+  # shellcheck disable=SC2086  # four words
+  found_file "$2" $line
+  found=${found%_*.deb}
+}
+
+# Downloads the file that find_source or find_package found, and compares it with $checksum. Sets $archive.
 download_source() {
   archive=$work/$file
   /usr/lib/apt/apt-helper download-file "$uri" "$archive" "$checksum" >>"$work/apt.log" 2>&1

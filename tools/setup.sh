@@ -9,15 +9,16 @@ if [ -n "${STASIS_NO_SETUP:-}" ]; then
   exit 0
 fi
 now=$(stamp_of tools/packages.txt tools/debian_source.sh tools/criu.table tools/criu.sh tools/curl.table tools/curl.sh \
-  tools/sshd.sh cmake/hardening.table)
+  tools/sshd.sh tools/hip.table tools/hip.sh cmake/hardening.table)
 if is_stamped setup "$now"; then
   [ "${1:-}" = --quiet ] || note "nothing to do: this machine is set up already"
   exit 0
 fi
 say "setting this machine up"
 # All packages are installed in one step, so that the user confirms only once.
-if tools/criu.sh --is-there; then install_groups build curl sshd; else install_groups build curl sshd criu; fi
+if tools/criu.sh --is-there; then install_groups build curl sshd hip; else install_groups build curl sshd hip criu; fi
 tools/criu.sh
 tools/curl.sh
 tools/sshd.sh
+tools/hip.sh
 set_stamp setup "$now"

@@ -97,7 +97,8 @@ uint64_t ParseSize(const char* text) {
   return *end == 0 ? value : 0;
 }
 
-void BrokerClient::Configure() {
+void BrokerClient::Configure(bool hip) {
+  hip_ = hip;
   auto env = [](const char* name, const char* otherwise) {
     const char* set = getenv(name);
     return set != nullptr && *set != 0 ? set : otherwise;
@@ -170,8 +171,8 @@ bool BrokerClient::Dial() {
     return false;
   }
   Answer answer;
-  if (!Call(BrokerOp::kHello, {}, -1, &answer) || answer.reply.error != 0 ||
-      answer.count != int(answer.reply.config.device_count)) {
+  if (!Call(BrokerOp::kHello, {hip_ ? kHipFolders : kCudaFolders, 0}, -1, &answer) ||
+      answer.reply.error != 0 || answer.count != int(answer.reply.config.device_count)) {
     for (int i = 0; i < answer.count; ++i) close(answer.fds[i]);
     socket_.Reset();
     return false;

@@ -17,8 +17,8 @@ struct KeepTicket {
 class BrokerClient {
  public:
   // Reads the environment: the broker's directory, and the number and memory of the devices of a
-  // broker that this process starts.
-  void Configure();
+  // broker that this process starts. `hip`: use the folders of HIP's device files.
+  void Configure(bool hip);
   // Connects to the broker, and starts one if there is none. Prints the reason for a failure on
   // stderr.
   CUresult Connect();
@@ -55,6 +55,7 @@ class BrokerClient {
   std::atomic<uint32_t> busy_{0};  // one exchange at a time
   // Fixed buffers, because the restore thread may have to start the broker again.
   char directory_[96] = {};
+  bool hip_ = false;
   bool chosen_ = false;  // set by SOFTGPU_DIR
   uid_t folder_owner_ = 0;
   char program_[512] = {};

@@ -4,8 +4,9 @@
 //   softgpu-broker DIRECTORY READY_FD DEVICES MEMORY_BYTES CONTEXT_BYTES
 //
 // Each device is a tmpfs that is not attached to any mount point (fsmount); its size is the
-// device's memory. It contains the directory /softgpu/N, the prefix of links in /proc/PID/fd and
-// lines in /proc/PID/maps. READY_FD receives one line: "R", or "E" and an error message.
+// device's memory. It contains the directories /softgpu/N and /softgpu-hip/N, the prefixes of links
+// in /proc/PID/fd and lines in /proc/PID/maps. READY_FD receives one line: "R", or "E" and an error
+// message.
 
 #include <dirent.h>
 #include <errno.h>
@@ -72,7 +73,7 @@ class Broker {
   BrokerConfig config_;
   Fd lock_;
   Fd listener_;
-  std::vector<Fd> devices_;
+  std::vector<Fd> cuda_folders_, hip_folders_;  // by device
   std::vector<std::unique_ptr<Client>> clients_;
   uint64_t next_key_ = 1;
 };
@@ -111,13 +112,16 @@ std::string Broker::Mount(int index) {
   }
   Fd mount(int(syscall(SYS_fsmount, context.get(), FSMOUNT_CLOEXEC, 0)));
   if (!mount.valid()) return Errno("cannot mount a tmpfs");
-  std::string folder = "softgpu/" + std::to_string(index);
-  if (mkdirat(mount.get(), "softgpu", 0755) != 0 ||
-      mkdirat(mount.get(), folder.c_str(), 0777) != 0) {
-    return Errno("cannot create the folder of a device");
+  for (const auto& [root, folders] :
+       {std::pair("softgpu", &cuda_folders_), {"softgpu-hip", &hip_folders_}}) {
+    const std::string folder = std::string(root) + "/" + std::to_string(index);
+    if (mkdirat(mount.get(), root, 0755) != 0 || mkdirat(mount.get(), folder.c_str(), 0777) != 0) {
+      return Errno("cannot create the folder of a device");
+    }
+    folders->emplace_back(openat(mount.get(), folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!folders->back().valid()) return Errno("cannot open the folder of a device");
   }
-  devices_.emplace_back(openat(mount.get(), folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  return devices_.back().valid() ? "" : Errno("cannot open the folder of a device");
+  return "";
 }
 
 std::string Broker::MakeDevices() {
@@ -172,7 +176,7 @@ bool Broker::Claim(std::string* error) {
 // a connection, because its descriptor may be in flight between two processes.
 bool Broker::Idle() const {
   if (!clients_.empty()) return false;
-  for (const Fd& device : devices_) {
+  for (const Fd& device : cuda_folders_) {
     struct statfs s;
     if (fstatfs(device.get(), &s) == 0 && s.f_bfree != s.f_blocks) return false;
   }
@@ -186,7 +190,9 @@ bool Broker::Answer(Client* client, const BrokerRequest& request, Fd file) {
     case BrokerOp::kHello:
       reply.config = config_;
       if (request.version != kBrokerVersion) reply.error = EPROTO;
-      for (const Fd& device : devices_) fds.push_back(device.get());
+      for (const Fd& folder : request.key == kHipFolders ? hip_folders_ : cuda_folders_) {
+        fds.push_back(folder.get());
+      }
       break;
     case BrokerOp::kKeep: {
       Kept kept;

@@ -2,7 +2,7 @@
 // file, and its Reply, possibly with files. Both ends must have the same kBrokerVersion.
 //
 //   op        key, token    file in   file out              meaning
-//   kHello    -             -         a folder per device   the first request; the reply has Config
+//   kHello    key: folders  -         a folder per device   the first request; the reply has Config
 //   kKeep     -             the file  -                     keep a file; the reply has key, token
 //   kFetch    from kKeep    -         the file              also from another process
 //   kDrop     from kKeep    -         -                     stop keeping one file
@@ -16,8 +16,13 @@
 namespace softgpu {
 
 inline constexpr uint32_t kBrokerMagic = 0x53474252;  // "SGBR"
-inline constexpr uint32_t kBrokerVersion = 1;
+inline constexpr uint32_t kBrokerVersion = 2;
 inline constexpr int kMaxDevices = 16;
+
+// Each device has two folders, so that the paths of device files show which library a process uses:
+// /softgpu/N and /softgpu-hip/N.
+inline constexpr uint64_t kCudaFolders = 0;
+inline constexpr uint64_t kHipFolders = 1;
 
 enum class BrokerOp : uint32_t { kHello = 1, kKeep, kFetch, kDrop, kDropAll };
 

@@ -280,15 +280,25 @@ bool MakePipe(int32_t* read_end, int32_t* write_end) {
   return true;
 }
 
+// Maps the page of the header. Returns nullptr if a second copy of this library in the process has
+// it.
+void* MapHeader(int protection) {
+  void* page = mmap(At(kHeaderAddress), kPage, protection,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  if (page == At(kHeaderAddress)) return page;
+  if (page != MAP_FAILED) munmap(page, kPage);
+  return nullptr;
+}
+
 }  // namespace
 
+CUresult RefuseCheckpoints() {
+  return MapHeader(PROT_NONE) != nullptr ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+}
+
 CUresult StartRestoreThread() {
-  void* page = mmap(At(kHeaderAddress), kPage, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-  if (page != At(kHeaderAddress)) {
-    if (page != MAP_FAILED) munmap(page, kPage);
-    return CUDA_ERROR_OPERATING_SYSTEM;  // a second copy of this library in the process
-  }
+  void* page = MapHeader(PROT_READ | PROT_WRITE);
+  if (page == nullptr) return CUDA_ERROR_OPERATING_SYSTEM;
   madvise(page, kPage, MADV_WIPEONFORK);
   g_header = new (page) ProcessHeader();
   g_header->version = kHeaderVersion;

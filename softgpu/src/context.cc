@@ -12,6 +12,7 @@ namespace softgpu {
 namespace {
 
 thread_local std::vector<Context*> t_stack;
+thread_local int t_device = 0;
 
 constexpr size_t kDefaultStackBytes = 1024;
 
@@ -37,9 +38,40 @@ CUresult ResizeControl(Context* context, size_t stack_bytes) {
   return CUDA_SUCCESS;
 }
 
+// A HIP program has a current context at any time.
+CUresult MakePrimaryCurrent() {
+  while (!t_stack.empty() && !Exists(t_stack.back())) t_stack.pop_back();
+  if (!t_stack.empty()) return CUDA_SUCCESS;
+  Context* primary = nullptr;
+  if (CUresult r = PrimaryContext(t_device, &primary); r != CUDA_SUCCESS) return r;
+  t_stack.push_back(primary);
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
+void SelectDevice(int ordinal) {
+  t_device = ordinal;
+  t_stack.clear();
+}
+
+CUresult PrimaryContext(int ordinal, Context** out) {
+  if (ordinal < 0 || ordinal >= driver().device_count) return CUDA_ERROR_INVALID_DEVICE;
+  Device& device = driver().devices[ordinal];
+  if (device.primary == nullptr) {
+    Context* made = nullptr;
+    CUresult r = NewContext(ordinal, device.primary_flags, true, &made);
+    if (r != CUDA_SUCCESS) return r;
+    device.primary = Handle(made);
+  }
+  *out = reinterpret_cast<Context*>(device.primary);
+  return CUDA_SUCCESS;
+}
+
 CUresult CurrentContext(Context** out) {
+  if (driver().face.load() == Face::kHip) {
+    if (CUresult r = MakePrimaryCurrent(); r != CUDA_SUCCESS) return r;
+  }
   if (t_stack.empty() || t_stack.back() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (!Exists(t_stack.back())) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   *out = t_stack.back();
@@ -343,15 +375,10 @@ CUresult cuCtxSynchronize_v2(CUcontext handle) {
 CUresult cuDevicePrimaryCtxRetain(CUcontext* handle, CUdevice device) {
   Lock lock(driver().mutex);
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (device < 0 || device >= driver().device_count) return CUDA_ERROR_INVALID_DEVICE;
-  Device& d = driver().devices[device];
-  if (d.primary == nullptr) {
-    Context* made = nullptr;
-    if (CUresult r = NewContext(device, d.primary_flags, true, &made); r != CUDA_SUCCESS) return r;
-    d.primary = Handle(made);
-  }
-  ++d.primary_references;
-  *handle = d.primary;
+  Context* primary = nullptr;
+  if (CUresult r = PrimaryContext(device, &primary); r != CUDA_SUCCESS) return r;
+  ++driver().devices[device].primary_references;
+  *handle = Handle(primary);
   return CUDA_SUCCESS;
 }
 

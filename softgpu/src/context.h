@@ -27,8 +27,11 @@ struct Context {
   std::set<Context*> peers;   // contexts whose memory it may access
 };
 
-// All functions below require driver().mutex.
+// All functions below require driver().mutex. CurrentContext creates the primary context of the
+// thread's device if the program uses HIP.
 CUresult CurrentContext(Context** out);
+// Returns the primary context of a device, which is created if necessary.
+CUresult PrimaryContext(int ordinal, Context** out);
 // Finds a context by its handle; null means the current one.
 CUresult FindContext(CUcontext handle, Context** out);
 CUresult NewContext(int ordinal, unsigned flags, bool primary, Context** out);
@@ -39,6 +42,9 @@ void DestroyContext(Context* context);
 void FreeContextMemory(Context* context);
 void FreeHostRange(const Range& range);
 inline CUcontext Handle(Context* context) { return reinterpret_cast<CUcontext>(context); }
+
+// Makes a device the thread's own, whose primary context CurrentContext creates. For HIP.
+void SelectDevice(int ordinal);
 
 // Waits for the context's work, without holding the mutex.
 void WaitForContext(Context* context);

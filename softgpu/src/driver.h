@@ -34,8 +34,12 @@ struct Device {
   Pool* pool = nullptr;
 };
 
+// The library through which the program uses the driver: libcuda or libamdhip64.
+enum class Face { kCuda, kHip };
+
 struct Driver {
   std::atomic<bool> initialised{false};
+  std::atomic<Face> face{Face::kCuda};  // set before the initialisation
   std::mutex mutex;  // guards all of the following unless noted; never held while waiting for work
   Gate gate;
   BrokerClient broker;

@@ -44,6 +44,23 @@ Source g_all{"/fault"};
 Source g_mine{nullptr};
 char g_mine_suffix[32];
 
+struct Alias {
+  const char* hip;
+  const char* driver;
+};
+constexpr Alias kAliases[] = {
+#define STASIS_HIP_SAME(symbol, driver) {#symbol, #driver},
+#include "abi/hip/functions.def"
+};
+
+// Returns the driver's function that serves a function of HIP, or the same name.
+const char* DriverName(const char* symbol) {
+  for (const Alias& alias : kAliases) {
+    if (strcmp(alias.hip, symbol) == 0) return alias.driver;
+  }
+  return symbol;
+}
+
 void ParseRule(char* text) {
   if (g_count >= kMaxRules) return;
   Rule& rule = g_rules[g_count];
@@ -58,7 +75,7 @@ void ParseRule(char* text) {
     *n++ = 0;
     rule.countdown = atoi(n);
   }
-  snprintf(rule.symbol, sizeof(rule.symbol), "%s", text);
+  snprintf(rule.symbol, sizeof(rule.symbol), "%s", DriverName(text));
   const char* argument = strchr(action, '(');
   rule.value = argument != nullptr ? atoi(argument + 1) : 0;
   if (strncmp(action, "fail", 4) == 0) {

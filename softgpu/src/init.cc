@@ -30,7 +30,13 @@ Driver& driver() {
 
 namespace {
 
-// Reads CUDA_VISIBLE_DEVICES, a list of indices or prefixes of "GPU-…" names. The list ends at the
+// Returns the list of visible devices, or nullptr for all.
+const char* VisibleDevices() {
+  const char* hip = driver().face.load() == Face::kHip ? getenv("HIP_VISIBLE_DEVICES") : nullptr;
+  return hip != nullptr ? hip : getenv("CUDA_VISIBLE_DEVICES");
+}
+
+// Reads VisibleDevices, a list of indices or prefixes of "GPU-…" names. The list ends at the
 // first item without a match.
 void ChooseDevices() {
   const BrokerConfig& config = driver().broker.config();
@@ -39,7 +45,7 @@ void ChooseDevices() {
     device.physical = physical;
     memcpy(device.uuid, config.uuids[physical], sizeof(device.uuid));
   };
-  const char* visible = getenv("CUDA_VISIBLE_DEVICES");
+  const char* visible = VisibleDevices();
   if (visible == nullptr) {
     for (uint32_t i = 0; i < config.device_count; ++i) add(int(i));
     return;
@@ -77,7 +83,8 @@ CUresult g_result = CUDA_ERROR_NOT_INITIALIZED;
 std::atomic<pid_t> g_init_pid{0};
 
 CUresult Initialise() {
-  driver().broker.Configure();
+  const bool hip = driver().face.load() == Face::kHip;
+  driver().broker.Configure(hip);
   fault::SetDirectory(driver().broker.directory());
   if (CUresult r = driver().broker.Connect(); r != CUDA_SUCCESS) return r;
   ChooseDevices();
@@ -86,7 +93,8 @@ CUresult Initialise() {
     return CUDA_ERROR_NO_DEVICE;
   }
   pthread_atfork(nullptr, nullptr, AfterForkInChild);
-  if (CUresult r = StartRestoreThread(); r != CUDA_SUCCESS) return r;
+  const CUresult target = hip ? RefuseCheckpoints() : StartRestoreThread();
+  if (target != CUDA_SUCCESS) return target;
   driver().initialised.store(true);
   return CUDA_SUCCESS;
 }

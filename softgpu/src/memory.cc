@@ -69,7 +69,9 @@ int DeviceOfFile(int fd) {
   snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
   if (readlink(link, path, sizeof(path) - 1) <= 0) return -1;
   int index = -1;
-  return sscanf(path, "/softgpu/%d/#", &index) == 1 ? index : -1;
+  const bool found =
+      sscanf(path, "/softgpu/%d/#", &index) == 1 || sscanf(path, "/softgpu-hip/%d/#", &index) == 1;
+  return found ? index : -1;
 }
 
 CUresult MemoryTable::Create(MemoryKind kind, int ordinal, uint64_t bytes, bool keep, Memory** out,

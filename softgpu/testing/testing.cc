@@ -21,7 +21,6 @@ namespace softgpu::test {
 namespace {
 
 constexpr int kAnswerTimeoutMs = 60000;
-constexpr size_t kContextBytes = 4 << 20;
 
 std::map<std::string, Role>& Roles() {
   static std::map<std::string, Role> roles;
@@ -47,34 +46,6 @@ void WriteLine(int fd, const std::string& line) {
 }
 
 }  // namespace
-
-std::string Name(CUresult result) {
-  const char* name = nullptr;
-  cuGetErrorName(result, &name);
-  return name != nullptr ? name : std::to_string(result);
-}
-
-std::string ExampleImage() { return SOFTGPU_EXAMPLE_IMAGE; }
-
-size_t FreeBytes() {
-  size_t free_bytes = 0;
-  EXPECT_OK(cuMemGetInfo_v2(&free_bytes, nullptr));
-  return free_bytes;
-}
-
-void WithContext::SetUp() {
-  ASSERT_OK(cuInit(0));
-  ASSERT_OK(cuCtxCreate_v2(&context_, 0, 0));
-  // Wait until memory of processes of earlier tests is freed. This also detects leaks.
-  size_t total = 0;
-  ASSERT_OK(cuMemGetInfo_v2(nullptr, &total));
-  ASSERT_TRUE(Eventually([&] { return FreeBytes() == total - kContextBytes; })) << FreeBytes();
-}
-
-void WithContext::TearDown() {
-  if (context_ == nullptr) return;
-  EXPECT_OK(cuCtxDestroy_v2(context_));
-}
 
 RegisterRole::RegisterRole(const char* name, Role role) { Roles()[name] = role; }
 
@@ -202,7 +173,8 @@ int main(int argc, char** argv) {
   setenv("SOFTGPU_DEVICES", "2", 1);
   setenv("SOFTGPU_MEMORY", "256M", 1);
   setenv("SOFTGPU_CONTEXT_MEMORY", "4M", 1);
-  for (const char* name : {"SOFTGPU_FAULT", "SOFTGPU_BROKER", "CUDA_VISIBLE_DEVICES"})
+  for (const char* name :
+       {"SOFTGPU_FAULT", "SOFTGPU_BROKER", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"})
     unsetenv(name);
   int result = RUN_ALL_TESTS();
   std::filesystem::remove_all(folder);

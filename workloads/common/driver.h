@@ -1,12 +1,106 @@
 // The driver API. Workloads call it directly, like any program that links libcuda.so.1. The short
 // names mean the same versions as in cuda.h.
+//
+// With WORKLOADS_HIP the same source becomes a program of the HIP runtime, which links
+// libamdhip64.so.6: each name then means the function of HIP with the same binary interface
+// (abi/hip/functions.def).
 #pragma once
+
+#if defined(WORKLOADS_HIP)
+
+#include "abi/hip/functions.h"
+
+namespace workloads {
+using namespace stasis::hip;  // NOLINT: every name in it begins with cu, CU, hip or HIP
+
+// Returns what cuMemImportFromShareableHandle takes for a descriptor.
+inline void* ForImport(const int& fd) {
+  int version = 0;
+  (void)hipRuntimeGetVersion(&version);
+  return version < kFirstVersionWithDescriptorsByValue ? const_cast<int*>(&fd)
+                                                       : reinterpret_cast<void*>(intptr_t{fd});
+}
+}  // namespace workloads
+
+#define cuCtxCreate hipCtxCreate
+#define cuCtxDestroy hipCtxDestroy
+#define cuCtxEnablePeerAccess hipCtxEnablePeerAccess
+#define cuCtxSetCurrent hipCtxSetCurrent
+#define cuCtxSynchronize hipDeviceSynchronize
+#define cuDeviceGet hipDeviceGet
+#define cuDevicePrimaryCtxRelease hipDevicePrimaryCtxRelease
+#define cuDevicePrimaryCtxRetain hipDevicePrimaryCtxRetain
+#define cuEventCreate hipEventCreateWithFlags
+#define cuEventDestroy hipEventDestroy
+#define cuEventQuery hipEventQuery
+#define cuEventRecord hipEventRecord
+#define cuEventSynchronize hipEventSynchronize
+#define cuGetErrorName hipDrvGetErrorName
+#define cuInit hipInit
+#define cuIpcCloseMemHandle hipIpcCloseMemHandle
+#define cuIpcGetMemHandle hipIpcGetMemHandle
+#define cuIpcOpenMemHandle hipIpcOpenMemHandle
+#define cuLaunchHostFunc hipLaunchHostFunc
+#define cuLaunchKernel hipModuleLaunchKernel
+#define cuMemAddressFree hipMemAddressFree
+#define cuMemAddressReserve hipMemAddressReserve
+#define cuMemAlloc hipMalloc
+#define cuMemAllocAsync hipMallocAsync
+#define cuMemAllocFromPoolAsync hipMallocFromPoolAsync
+#define cuMemAllocHost hipMallocHost
+#define cuMemAllocManaged hipMallocManaged
+#define cuMemCreate hipMemCreate
+#define cuMemExportToShareableHandle hipMemExportToShareableHandle
+#define cuMemFree hipFree
+#define cuMemFreeAsync hipFreeAsync
+#define cuMemFreeHost hipHostFree
+#define cuMemGetAccess hipMemGetAccess
+#define cuMemGetAddressRange_v2 hipMemGetAddressRange
+#define cuMemGetAllocationGranularity hipMemGetAllocationGranularity
+#define cuMemGetInfo hipMemGetInfo
+#define cuMemHostAlloc hipHostMalloc
+#define cuMemHostGetDevicePointer hipHostGetDevicePointer
+#define cuMemHostRegister hipHostRegister
+#define cuMemHostUnregister hipHostUnregister
+#define cuMemImportFromShareableHandle hipMemImportFromShareableHandle
+#define cuMemMap hipMemMap
+#define cuMemPoolCreate hipMemPoolCreate
+#define cuMemPoolDestroy hipMemPoolDestroy
+#define cuMemPoolSetAttribute hipMemPoolSetAttribute
+#define cuMemRelease hipMemRelease
+#define cuMemSetAccess hipMemSetAccess
+#define cuMemUnmap hipMemUnmap
+#define cuMemcpyDtoD hipMemcpyDtoD
+#define cuMemcpyDtoDAsync hipMemcpyDtoDAsync
+#define cuMemcpyDtoH hipMemcpyDtoH
+#define cuMemcpyDtoHAsync hipMemcpyDtoHAsync
+#define cuMemcpyHtoD hipMemcpyHtoD
+#define cuMemcpyHtoDAsync hipMemcpyHtoDAsync
+#define cuMemsetD32Async hipMemsetD32Async
+#define cuModuleGetFunction hipModuleGetFunction
+#define cuModuleGetGlobal hipModuleGetGlobal
+#define cuModuleLoad hipModuleLoad
+#define cuModuleLoadData hipModuleLoadData
+#define cuModuleLoadDataEx hipModuleLoadDataEx
+#define cuModuleUnload hipModuleUnload
+#define cuPointerGetAttribute hipPointerGetAttribute
+#define cuPointerGetAttributes hipDrvPointerGetAttributes
+#define cuStreamCreate hipStreamCreateWithFlags
+#define cuStreamDestroy hipStreamDestroy
+#define cuStreamQuery hipStreamQuery
+#define cuStreamSynchronize hipStreamSynchronize
+#define cuStreamWaitEvent hipStreamWaitEvent
+
+#else
 
 #include "abi/cuda/driver_functions.h"
 
 namespace workloads {
 using namespace stasis::cuda;  // NOLINT: every name in it begins with cu or CU
-}
+
+// Returns what cuMemImportFromShareableHandle takes for a descriptor.
+inline void* ForImport(const int& fd) { return reinterpret_cast<void*>(intptr_t{fd}); }
+}  // namespace workloads
 
 #define cuCtxCreate cuCtxCreate_v2
 #define cuCtxDestroy cuCtxDestroy_v2
@@ -26,3 +120,5 @@ using namespace stasis::cuda;  // NOLINT: every name in it begins with cu or CU
 #define cuMemcpyHtoDAsync cuMemcpyHtoDAsync_v2
 #define cuModuleGetGlobal cuModuleGetGlobal_v2
 #define cuStreamDestroy cuStreamDestroy_v2
+
+#endif

@@ -14,6 +14,15 @@
 namespace workloads {
 namespace {
 
+// The programs for HIP are in a folder beside the kernels.
+#if defined(WORKLOADS_HIP)
+constexpr char kKernelFolder[] = "../";
+constexpr char kKernelSuffix[] = ".hsaco";
+#else
+constexpr char kKernelFolder[] = "";
+constexpr char kKernelSuffix[] = ".fatbin";
+#endif
+
 constexpr uint64_t kBallastPiece = 256ull << 20;
 constexpr uint64_t kBallastSeed = 0xba11a57;
 
@@ -112,8 +121,8 @@ CUcontext PrimaryContext() { return primary; }
 std::string ImagePath(const std::string& name) {
   const std::string own = OwnPath();
   const size_t slash = own.rfind('/');
-  return own.substr(0, slash + 1) + (name.empty() ? own.substr(slash + 1) : name) +
-         (OnSoftgpu() ? ".softgpu.so" : ".fatbin");
+  return own.substr(0, slash + 1) + kKernelFolder + (name.empty() ? own.substr(slash + 1) : name) +
+         (OnSoftgpu() ? ".softgpu.so" : kKernelSuffix);
 }
 
 std::string ReadFile(const std::string& path) {

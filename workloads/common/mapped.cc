@@ -55,7 +55,7 @@ void File::Receive(int socket) {
 
 Mapped File::Import(int device) const {
   CUmemGenericAllocationHandle handle = 0;
-  CU(cuMemImportFromShareableHandle(&handle, reinterpret_cast<void*>(intptr_t{fd}),
+  CU(cuMemImportFromShareableHandle(&handle, ForImport(fd),
                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   Mapped mapped;
   mapped.Map(handle, bytes, device);

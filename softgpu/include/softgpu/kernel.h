@@ -1,5 +1,5 @@
 // The header of kernel files. A kernel file is built twice: as C++ for softgpu (CMake:
-// softgpu_kernel_image()), and by nvcc, or by clang without a CUDA toolkit (-nocudainc; no
+// softgpu_kernel_image()), and by nvcc, hipcc, or clang without a toolkit (-nogpuinc -nogpulib; no
 // atomics), for real GPUs.
 //
 //   #include <softgpu/kernel.h>
@@ -20,13 +20,17 @@
 // parameters are passed by value and must be trivially copyable.
 #pragma once
 
-#if defined(__CUDACC__)
+#if defined(__CUDACC__) || (defined(__HIP__) && __has_include(<hip/hip_runtime.h>))
+
+#if defined(__HIP__)
+#include <hip/hip_runtime.h>
+#endif
 
 #define STASIS_KERNEL(name, parameters) extern "C" __global__ void name parameters
 #define STASIS_KERNEL_NO_BARRIER(name, parameters) extern "C" __global__ void name parameters
 #define STASIS_DYNAMIC_SHARED(type, name) extern __shared__ type name[]
 
-#elif defined(__CUDA__)
+#elif defined(__CUDA__) || defined(__HIP__)
 
 #include <stdint.h>
 
@@ -46,6 +50,18 @@ struct Dim3 {
   unsigned x, y, z;
 };
 }  // namespace softgpu
+#if defined(__HIP__)
+#define SOFTGPU_AMD(name)                                                      \
+  (softgpu::Dim3{__builtin_amdgcn_##name##_x(), __builtin_amdgcn_##name##_y(), \
+                 __builtin_amdgcn_##name##_z()})
+#define threadIdx SOFTGPU_AMD(workitem_id)
+#define blockIdx SOFTGPU_AMD(workgroup_id)
+#define blockDim SOFTGPU_AMD(workgroup_size)
+#define gridDim                                                                        \
+  (softgpu::Dim3{__builtin_amdgcn_grid_size_x() / __builtin_amdgcn_workgroup_size_x(), \
+                 __builtin_amdgcn_grid_size_y() / __builtin_amdgcn_workgroup_size_y(), \
+                 __builtin_amdgcn_grid_size_z() / __builtin_amdgcn_workgroup_size_z()})
+#else
 #define SOFTGPU_SPECIAL(name)                                 \
   (softgpu::Dim3{unsigned(__nvvm_read_ptx_sreg_##name##_x()), \
                  unsigned(__nvvm_read_ptx_sreg_##name##_y()), \
@@ -54,6 +70,7 @@ struct Dim3 {
 #define blockIdx SOFTGPU_SPECIAL(ctaid)
 #define blockDim SOFTGPU_SPECIAL(ntid)
 #define gridDim SOFTGPU_SPECIAL(nctaid)
+#endif
    // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 #else
