@@ -39,7 +39,10 @@ while read -r suite folder tested; do
   fi
   [ ! -d "$prefix/$folder" ] || count=$((count + 1))
 done <tools/hip.table
-[ "$count" != 0 ] || die "HIP's headers could not be downloaded (see .cache/hip-download/apt.log)." \
-  "To build without comparing with them: STASIS_NO_SETUP=1 ./run build"
+if [ "$count" = 0 ]; then
+  note "the table of HIP's functions (src/abi/hip) will not be compared with HIP's headers, because they could not" \
+    "be downloaded (see .cache/hip-download/apt.log)"
+  exit 0
+fi
 rm -rf "$work"
 set_stamp hip "$now"
