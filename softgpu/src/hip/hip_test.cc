@@ -373,8 +373,11 @@ TEST(HipTest, EventsAcceptHipsFlags) {
 }
 
 TEST(HipTest, StreamsWaitForWholeWords) {
-  hipStream_t stream = nullptr;
-  ASSERT_OK(hipStreamCreate(&stream));
+  hipStream_t stream = nullptr, blocking = nullptr;
+  ASSERT_OK(hipStreamCreate(&blocking));
+  EXPECT_OK(hipStreamDestroy(blocking));
+  // The null stream, which writes the word, does not wait for this one.
+  ASSERT_OK(hipStreamCreateWithFlags(&stream, CU_STREAM_NON_BLOCKING));
   const CUdeviceptr word = Allocate(8);
   EXPECT_OK(hipMemset(Pointer(word), 0, 8));
   EXPECT_OK(hipStreamWaitValue32(stream, Pointer(word), 5, CU_STREAM_WAIT_VALUE_GEQ, UINT32_MAX));
