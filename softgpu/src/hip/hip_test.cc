@@ -348,6 +348,7 @@ TEST(HipTest, PoolsServeMemoryInStreamOrder) {
   CUdeviceptr ptr = 0;
   ASSERT_OK(hipMallocAsync(&ptr, 1 << 20, stream));
   ASSERT_OK(hipMemsetAsync(Pointer(ptr), 3, 8, stream));
+  ASSERT_OK(hipStreamSynchronize(stream));
   EXPECT_EQ(Read(ptr, 8), std::vector<char>(8, 3));
   EXPECT_OK(hipFreeAsync(ptr, stream));
   hipMemPool_t pool = nullptr;
