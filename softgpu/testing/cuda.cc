@@ -15,8 +15,6 @@ std::string Name(CUresult result) {
   return name != nullptr ? name : std::to_string(result);
 }
 
-std::string ExampleImage() { return SOFTGPU_EXAMPLE_IMAGE; }
-
 size_t FreeBytes() {
   size_t free_bytes = 0;
   EXPECT_OK(cuMemGetInfo_v2(&free_bytes, nullptr));

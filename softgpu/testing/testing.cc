@@ -47,6 +47,8 @@ void WriteLine(int fd, const std::string& line) {
 
 }  // namespace
 
+std::string ExampleImage() { return SOFTGPU_EXAMPLE_IMAGE; }
+
 RegisterRole::RegisterRole(const char* name, Role role) { Roles()[name] = role; }
 
 void Say(const std::string& line) { WriteLine(1, line); }

@@ -348,6 +348,7 @@ TEST(HipTest, PoolsServeMemoryInStreamOrder) {
   CUdeviceptr ptr = 0;
   ASSERT_OK(hipMallocAsync(&ptr, 1 << 20, stream));
   ASSERT_OK(hipMemsetAsync(Pointer(ptr), 3, 8, stream));
+  ASSERT_OK(hipStreamSynchronize(stream));
   EXPECT_EQ(Read(ptr, 8), std::vector<char>(8, 3));
   EXPECT_OK(hipFreeAsync(ptr, stream));
   hipMemPool_t pool = nullptr;
@@ -373,8 +374,11 @@ TEST(HipTest, EventsAcceptHipsFlags) {
 }
 
 TEST(HipTest, StreamsWaitForWholeWords) {
-  hipStream_t stream = nullptr;
-  ASSERT_OK(hipStreamCreate(&stream));
+  hipStream_t stream = nullptr, blocking = nullptr;
+  ASSERT_OK(hipStreamCreate(&blocking));
+  EXPECT_OK(hipStreamDestroy(blocking));
+  // The null stream, which writes the word, does not wait for this one.
+  ASSERT_OK(hipStreamCreateWithFlags(&stream, CU_STREAM_NON_BLOCKING));
   const CUdeviceptr word = Allocate(8);
   EXPECT_OK(hipMemset(Pointer(word), 0, 8));
   EXPECT_OK(hipStreamWaitValue32(stream, Pointer(word), 5, CU_STREAM_WAIT_VALUE_GEQ, UINT32_MAX));
