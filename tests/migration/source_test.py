@@ -57,7 +57,7 @@ def killed_with_repository(world, a, b):
     a("image", "delete", *a.images())
     done = a("image", "gc", "-R", "fleet")
     demand(f"removed fleet/{first}" in done.out and f"`stasis image delete {last} -R fleet` deletes it" in done.out, f"{done}")
-    demand(images_of(a, "fleet") == [last], f"the images are {images_of(a, "fleet")}")
+    demand(images_of(a, "fleet") == [last], f"the images are {images_of(a, 'fleet')}")
     a("image", "delete", last, "-R", "fleet")
     left = kill()
     done = a("migrate", "job", "b", "--via", "fleet")
