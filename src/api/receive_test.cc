@@ -1,15 +1,19 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <unistd.h>
+
+#include <utility>
 
 #include "api/migrate.h"
 #include "api/migration_link.h"
+#include "base/thread.h"
 #include "migration/testing/peers.h"
 
 namespace stasis::api {
 namespace {
 
 // Sends a first message whose answer cannot be sent. Returns the result of the receiver.
-Status ReceiveUnanswered(MessageKind kind) {
+Status ReceiveUnanswered() {
   auto [ours, theirs] = migration::testing::Sockets();
   const UniqueFd socket(::dup(ours.output.get()));
   Status received;
@@ -24,14 +28,14 @@ Status ReceiveUnanswered(MessageKind kind) {
     EXPECT_EQ(::shutdown(socket.get(), SHUT_RD), 0);
     v1::MigrationBegin begin;
     begin.set_stasis_version("another");
-    EXPECT_TRUE((*link)->Send(kind, begin, {}));
+    EXPECT_TRUE((*link)->Send(MessageKind::kBegin, begin, {}));
   }
   receiver->Join();
   return received;
 }
 
 TEST(ReceiveTest, AnErrorThatCannotBeSentIsReturned) {
-  const Status received = ReceiveUnanswered(MessageKind::kBegin);
+  const Status received = ReceiveUnanswered();
   ASSERT_FALSE(received);
   EXPECT_EQ(received.error().code, Code::kFailedPrecondition);
 }

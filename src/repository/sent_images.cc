@@ -4,9 +4,10 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <algorithm>
+#include <cerrno>
 #include <climits>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <string_view>
 #include <utility>
