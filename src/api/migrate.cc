@@ -123,7 +123,7 @@ class Migration final : public HandOver {
   Result<Switched> Switch(plan::PhaseScope& scope) override;
   std::string Place() const override {
     const std::string& name = request_.restore().job().empty() ? job_ : request_.restore().job();
-    return fmt::format("{}{}/{}", jobs::kMovedTo, request_.host(), name);
+    return fmt::format("{}/{}", request_.host(), name);
   }
 
  private:

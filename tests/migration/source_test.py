@@ -82,6 +82,9 @@ def killed_while_switching(world, a, b):
     moving.wait()
     settle(a, b)
     expect_only(b, a)
+    for words in (("ps", "-a"), ("inspect", "job")):
+        demand("perhaps moved to b/job" in a(*words).out, f"{words} says where it is for certain")
+    demand("was perhaps moved to b/job" in a("restore", "job", expect=7).err, "a restore does not say where it may run")
     clear(a, b)
 
 
