@@ -14,6 +14,7 @@
 #include "api/error_message.h"
 #include "api/methods.h"
 #include "api/migration_link.h"
+#include "api/migration_notes.h"
 #include "api/operate.h"
 #include "api/remote_images.h"
 #include "api/repository_choice.h"
@@ -122,7 +123,7 @@ class Migration final : public HandOver {
   Result<Switched> Switch(plan::PhaseScope& scope) override;
   std::string Place() const override {
     const std::string& name = request_.restore().job().empty() ? job_ : request_.restore().job();
-    return fmt::format("{}{}/{}", jobs::kMovedTo, request_.host(), name);
+    return fmt::format("{}/{}", request_.host(), name);
   }
 
  private:
@@ -140,10 +141,10 @@ class Migration final : public HandOver {
   std::string RoundName() const { return fmt::format("{}-{}", prefix_, images_.size() + 1); }
   std::string LastName() const { return prefix_ + "-last"; }
   Status MarkRounds();
+  void SweepEarlier();
   Error Unknown(const std::string& image) const;
   void DeleteImages();
   void RemoveMark();
-  void End();
 
   Call& call_;
   const v1::MigrateRequest& request_;
@@ -158,6 +159,7 @@ class Migration final : public HandOver {
   std::optional<repository::SentImages> sent_;  // with --via
   std::vector<std::string> images_;             // names of complete images of this migration, here
   std::vector<v1::MigrationRound> rounds_;
+  std::vector<std::string> notes_;    // of this host
   std::set<std::string> load_notes_;  // of the other host
   v1::OperationResult restored_;
   bool keeps_last_ = false;  // the last image may be the only copy of the program
@@ -232,13 +234,17 @@ Result<v1::MigrationRound> Migration::Send(const std::string& image, const Progr
   options.progress = progress;
   options.stop = call_.stop;
   options.deadline = deadline;
-  STASIS_ASSIGN(const auto report,
-                repository::Push(transfer_->repository(), *reader,
-                                 reader->path().substr(reader->path().rfind('/') + 1), options));
+  const auto report =
+      repository::Push(transfer_->repository(), *reader,
+                       reader->path().substr(reader->path().rfind('/') + 1), options);
+  if (!report) {
+    if (sent_) sent_->NotePushFailed();
+    return Fail(report.error());
+  }
   v1::MigrationRound round;
-  round.set_sent_bytes(report.new_bytes);
-  round.set_known_bytes(report.known_bytes);
-  round.set_send_s(report.seconds);
+  round.set_sent_bytes(report->new_bytes);
+  round.set_known_bytes(report->known_bytes);
+  round.set_send_s(report->seconds);
   return round;
 }
 
@@ -267,21 +273,40 @@ Status Migration::LoadThere(const std::string& image) {
   STASIS_TRY(
       Explain(link_->Ask(MessageKind::kLoad, load, MessageKind::kLoaded, answer, Limits(kLoadTime)),
               "load the program's memory"));
-  load_notes_.insert(answer.notes().begin(), answer.notes().end());
+  for (const std::string& note : answer.notes()) {
+    if (load_notes_.size() < kMostNotes) load_notes_.insert(note);
+  }
   return {};
 }
 
 // If this process is killed, a sweep of the store deletes all images of the migration but the
-// newest, which may be the only copy of the program. A sweep of the repository deletes all.
+// newest, which may be the only copy of the program. A sweep of the repository keeps the newest
+// only if it is not here.
 Status Migration::MarkRounds() {
   STASIS_TRY(MakeDirs(call_.paths.images()));
   STASIS_ASSIGN(mark_, store::MakeHidden(call_.paths.images(), prefix_, store::kMoving));
   if (transfer_->opened() == nullptr) return {};
   const repository::Repository& via = transfer_->repository();
-  // Those of earlier migrations. If this fails, `stasis image gc -R` tries again.
-  (void)repository::SweepSentImages(call_.paths.images(), via, Limits(kAnswerTime));
+  SweepEarlier();
   STASIS_ASSIGN(sent_, repository::SentImages::Begin(call_.paths.images(), prefix_, via));
   return {};
+}
+
+// Deletes what killed migrations have left in the repository. If this fails, `stasis image gc -R`
+// tries again.
+void Migration::SweepEarlier() {
+  const repository::OpenedRepository& via = *transfer_->opened();
+  const auto swept =
+      repository::SweepSentImages(call_.paths.images(), via.repository(), Limits(kAnswerTime));
+  if (!swept) return;
+  const std::string& name = via.registration().name;
+  if (!swept->deleted.empty()) {
+    notes_.push_back(fmt::format("deleted from {}, because its migration was killed: {}", name,
+                                 fmt::join(swept->deleted, ", ")));
+  }
+  for (const std::string& image : swept->kept) {
+    notes_.push_back(fmt::format("{}/{} was kept: {}", name, image, WhyKept(via, image)));
+  }
 }
 
 // Dumps and sends the program while it runs, until little is left to send. After the first image,
@@ -388,20 +413,20 @@ Result<v1::OperationEvent> Migration::MoveNow() {
   for (const v1::MigrationRound& round : rounds_) *migration.add_rounds() = round;
   *migration.mutable_restore_phases() = restored_.phases();
   migration.set_restore_cold_bytes(restored_.cold_bytes());
-  const auto add_note = [&](const std::string& note) {
-    result.add_notes(fmt::format("on {}: {}", Utf8(request_.host()), Utf8(note)));
-  };
-  for (const std::string& note : load_notes_) add_note(note);
-  for (const std::string& note : restored_.notes()) add_note(note);
+  for (const std::string& note : notes_) result.add_notes(Utf8(note));
+  AddNotesOf(request_.host(), load_notes_, result);
+  AddNotesOf(request_.host(), restored_.notes(), result);
   return event;
 }
 
-// Deletes all images in the repository, and those here, except the last one if it may be the only
+// Deletes the images in the repository and those here, except the last one if it may be the only
 // copy of the program. A cancelled migration deletes them too. The last image goes first: sweeps
 // keep it, so it must not stay because another one cannot be deleted.
 void Migration::DeleteImages() {
   // If this fails, a later sweep tries again.
-  if (sent_) (void)sent_->Delete(transfer_->repository(), {Deadline::In(kAnswerTime), {}});
+  if (sent_) {
+    (void)sent_->Delete(transfer_->repository(), keeps_last_, {Deadline::In(kAnswerTime), {}});
+  }
   if (keeps_last_ && !images_.empty()) images_.pop_back();
   bool all_gone = true;
   for (auto name = images_.rbegin(); name != images_.rend(); ++name) {
@@ -417,11 +442,6 @@ void Migration::RemoveMark() {
   if (mark_.name.empty()) return;
   auto folder = store::OpenFolder(call_.paths.images());
   if (folder) (void)store::RemoveHidden(folder->get(), call_.paths.images(), mark_.name);
-}
-
-void Migration::End() {
-  link_.reset();
-  if (ssh_) ssh_->Finish(Deadline::In(kFinishTime));
 }
 
 Result<v1::OperationEvent> Migration::Run() {
@@ -443,8 +463,9 @@ Result<v1::OperationEvent> Migration::Run() {
     return MoveNow();
   };
   auto event = run();
+  link_.reset();  // the other host stops at once if it is still at work
   DeleteImages();
-  End();
+  if (ssh_) ssh_->Finish(Deadline::In(kFinishTime));
   return Annotate(std::move(event),
                   fmt::format("cannot migrate {} to {}", request_.target(), request_.host()));
 }

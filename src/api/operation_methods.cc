@@ -54,6 +54,13 @@ Result<std::string> FindImage(const Paths& paths, const std::string& source) {
     auto loaded = jobs::Store(paths.jobs()).Load(source);
     if (!loaded && loaded.error().code != Code::kNotFound) return Fail(std::move(loaded).error());
     if (loaded) job = std::move(*loaded);
+    if (job && job->dumped_image && job->dumped_image->starts_with(jobs::kPerhapsMovedTo)) {
+      return Fail(Code::kAborted,
+                  fmt::format("job {} was perhaps moved to {}", source,
+                              job->dumped_image->substr(jobs::kPerhapsMovedTo.size())),
+                  "run `stasis ps` there; if the program is not running there, restore its last "
+                  "image, which `stasis image ls` shows");
+    }
     if (job && jobs::WasMoved(*job)) {
       return Fail(Code::kAborted, fmt::format("job {} was moved to {}", source, *job->dumped_image),
                   "`stasis migrate` there brings it back; `stasis delete " + source +

@@ -290,6 +290,11 @@ bool IsClosed(const Result<T>& result) {
   return !result && result.error().code == Code::kUnavailable;
 }
 
+// Returns whether an error says no more than that the connection was closed.
+bool IsEndOfConnection(const Error& error) {
+  return (error.code == Code::kUnavailable || error.code == Code::kCancelled) && !error.not_undone;
+}
+
 Status MigrationReceiver::Serve() {
   for (;;) {
     auto frame = link_.channel().Receive({}, Limits(kSilence));
@@ -307,7 +312,8 @@ Status MigrationReceiver::Serve() {
     if (handled) continue;
     Status answered =
         AnswerFailed(handled.error(), runs_here_ || (went_ && handled.error().not_undone));
-    if (IsClosed(answered)) return {};
+    // An error that cannot be sent is reported here, except the loss of the connection itself.
+    if (IsClosed(answered)) return IsEndOfConnection(handled.error()) ? Status() : handled;
     STASIS_TRY(std::move(answered));
   }
 }

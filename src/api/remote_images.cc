@@ -24,7 +24,34 @@ std::string NameIn(const repository::OpenedRepository& opened, const std::string
   return fmt::format("{}/{}", opened.registration().name, image);
 }
 
+void AddSkipped(v1::CollectGarbageResponse& response, const std::string& path,
+                const std::string& why) {
+  auto& message = *response.add_left_alone();
+  message.set_path(Utf8(path));
+  message.set_why(Utf8(why));
+}
+
+void AddSwept(const repository::OpenedRepository& opened, const repository::SweptImages& swept,
+              v1::CollectGarbageResponse& response) {
+  for (const std::string& name : swept.deleted) response.add_removed(Utf8(NameIn(opened, name)));
+  for (const std::string& name : swept.kept) {
+    AddSkipped(response, NameIn(opened, name), WhyKept(opened, name));
+  }
+  for (const auto& failure : swept.failures) {
+    AddSkipped(
+        response, failure.what,
+        "the images of a killed migration could not be deleted: " + failure.error.ToString());
+  }
+}
+
 }  // namespace
+
+std::string WhyKept(const repository::OpenedRepository& opened, const std::string& image) {
+  return fmt::format(
+      "it may be the only copy of a program whose migration was killed; `stasis image delete {} -R "
+      "{}` deletes it",
+      image, opened.registration().name);
+}
 
 Progress BytesProgressOf(Call& call, const std::string& phase) {
   return [&call, phase](uint64_t done, uint64_t total) {
@@ -166,7 +193,7 @@ Result<v1::CollectGarbageResponse> CollectGarbageOfRepository(
   options.stop = call.stop;
   STASIS_ASSIGN(const auto report, repository::CollectGarbage(opened->repository(), options));
   v1::CollectGarbageResponse response;
-  for (const std::string& name : swept) response.add_removed(Utf8(NameIn(*opened, name)));
+  AddSwept(*opened, swept, response);
   response.set_images(report.images);
   response.set_packs(report.deleted_packs);
   response.set_freed_bytes(report.deleted_bytes);
@@ -176,9 +203,7 @@ Result<v1::CollectGarbageResponse> CollectGarbageOfRepository(
   response.set_sent_bytes(report.sent_bytes);
   response.set_received_bytes(report.received_bytes);
   for (const std::string& key : report.unknown) {
-    auto& message = *response.add_left_alone();
-    message.set_path(Utf8(key));
-    message.set_why("it is not part of the repository's format");
+    AddSkipped(response, key, "it is not part of the repository's format");
   }
   return response;
 }

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "cli/message_json.h"
 #include "cli/verb.h"
@@ -25,9 +26,15 @@ std::string FormatTime(int64_t time_ms) {
   return std::string(text, ::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts));
 }
 
+// The beginning of Job.dumped_image if the other host did not answer: jobs::kPerhapsMovedTo.
+constexpr std::string_view kPerhapsMovedTo = "perhaps ssh://";
+
 std::string StateText(const v1::Job& job) {
   if (job.context_kept() && !job.failed()) return "suspended, context kept";
   if (!job.moved_to().empty()) return "moved to " + job.moved_to();
+  if (job.state() == "dumped" && job.dumped_image().starts_with(kPerhapsMovedTo)) {
+    return "perhaps moved to " + job.dumped_image().substr(kPerhapsMovedTo.size());
+  }
   if (job.state() == "exited" && job.has_code()) return fmt::format("exited {}", job.code());
   return job.state() == "running" && !job.shim() ? "running, no shim" : job.state();
 }

@@ -87,8 +87,9 @@ std::string GenerateId() {
 }
 
 std::string MovedTo(const Job& job) {
-  return job.state == State::kDumped && WasMoved(job) ? job.dumped_image->substr(kMovedTo.size())
-                                                      : std::string();
+  const bool is_known =
+      job.state == State::kDumped && job.dumped_image && job.dumped_image->starts_with(kMovedTo);
+  return is_known ? job.dumped_image->substr(kMovedTo.size()) : std::string();
 }
 
 }  // namespace stasis::jobs

@@ -73,8 +73,10 @@ inline bool HasEnded(State state) {
   return state == State::kExited || state == State::kDumped || state == State::kLost;
 }
 
-// The beginning of Job::dumped_image if the program was moved: "ssh://HOST/JOB".
+// The beginning of Job::dumped_image if the program was moved: "ssh://HOST/JOB". It is
+// kPerhapsMovedTo until the other host has answered that the program is running there.
 inline constexpr std::string_view kMovedTo = "ssh://";
+inline constexpr std::string_view kPerhapsMovedTo = "perhaps ssh://";
 
 struct Job {
   std::string id;
@@ -101,11 +103,13 @@ struct Job {
   std::optional<std::string> dumped_image;
 };
 
-// Returns "HOST/JOB" if the job's program was moved to another host, otherwise an empty string.
+// Returns "HOST/JOB" if the job's program is known to have been moved to another host, otherwise an
+// empty string.
 std::string MovedTo(const Job& job);
-// Returns true if the job's program was moved to another host.
+// Returns true if the job's program was moved to another host, or perhaps was.
 inline bool WasMoved(const Job& job) {
-  return job.dumped_image && job.dumped_image->starts_with(kMovedTo);
+  return job.dumped_image && (job.dumped_image->starts_with(kMovedTo) ||
+                              job.dumped_image->starts_with(kPerhapsMovedTo));
 }
 
 // Returns true if the job was adopted while running (manage.h) and not restored since. Then it has

@@ -144,7 +144,8 @@ Result<DumpedMark> DecodeDumped(const std::string& text) {
     return Fail(Code::kDataLoss, "the record is damaged");
   }
   std::string_view path = std::string_view(text).substr(static_cast<size_t>(path_at));
-  const bool is_place = path.starts_with('/') || path.starts_with(kMovedTo);
+  const bool is_place =
+      path.starts_with('/') || path.starts_with(kMovedTo) || path.starts_with(kPerhapsMovedTo);
   if (!is_place || path.size() > kMaxPathBytes + 1 || path.find('\0') != path.npos) {
     return Fail(Code::kDataLoss, "the record is damaged: the path of the image is missing");
   }

@@ -57,5 +57,18 @@ TEST(RecordTest, MarkOfADumpKeepsThePathUnchanged) {
   }
 }
 
+TEST(RecordTest, MarkOfAMoveSaysWhetherItIsKnown) {
+  for (auto [place, moved_to] :
+       {std::pair{"ssh://b/a", "b/a"}, std::pair{"perhaps ssh://b/a", ""}}) {
+    auto mark = DecodeDumped(EncodeDumped({{{8}, 22}, place}));
+    ASSERT_TRUE(mark) << place;
+    Job job;
+    job.state = State::kDumped;
+    job.dumped_image = mark->image;
+    EXPECT_TRUE(WasMoved(job)) << place;
+    EXPECT_EQ(MovedTo(job), moved_to);
+  }
+}
+
 }  // namespace
 }  // namespace stasis::jobs

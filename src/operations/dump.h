@@ -39,7 +39,7 @@ class HandOver {
   static constexpr const char* kSwitch = "switch";  // the phase in which Switch() is called
   enum class Switched { kRunsThere, kUnknown };
   virtual Result<Switched> Switch(plan::PhaseScope& scope) = 0;
-  // The destination of the program, for the job's record: jobs::kMovedTo, then "HOST/JOB".
+  // The destination of the program, "HOST/JOB".
   virtual std::string Place() const = 0;
 };
 

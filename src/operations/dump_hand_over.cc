@@ -29,11 +29,7 @@ Phase DumpRun::HandOverPhase() {
 Phase DumpRun::Stop() {
   return {.name = "stop",
           .run = [this](PhaseScope&) -> Status {
-            if (!operation_.job.empty()) {
-              STASIS_TRY(jobs::Store(session_.services.paths.jobs())
-                             .MarkDumped(operation_.job, survey_.tree.root().id,
-                                         dump_.hand_over->Place()));
-            }
+            STASIS_TRY(MarkMoved(jobs::kPerhapsMovedTo));
             SignalLiving(SIGSTOP);
             return CheckHeldByCriu();
           },
@@ -62,8 +58,18 @@ Status DumpRun::SwitchOver(PhaseScope& scope) {
   }
   switched_ = true;
   runs_there_ = *switched == HandOver::Switched::kRunsThere;
-  if (runs_there_) (void)session_.journal->NoteElsewhere(plan::Elsewhere::kYes);
+  if (runs_there_) {
+    (void)session_.journal->NoteElsewhere(plan::Elsewhere::kYes);
+    (void)MarkMoved(jobs::kMovedTo);
+  }
   return {};
+}
+
+Status DumpRun::MarkMoved(std::string_view certainty) {
+  if (operation_.job.empty()) return {};
+  return jobs::Store(session_.services.paths.jobs())
+      .MarkDumped(operation_.job, survey_.tree.root().id,
+                  fmt::format("{}{}", certainty, dump_.hand_over->Place()));
 }
 
 void DumpRun::SignalLiving(int signal) const {

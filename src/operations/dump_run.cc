@@ -446,8 +446,9 @@ std::string DumpRun::FinishAfterFailure() {
 std::string DumpRun::FinishProgram() {
   std::string left = fmt::format("The image {} is complete.", operation_.image);
   if (switched_) {
-    left += fmt::format(" The program {} {}.", runs_there_ ? "is running at" : "may be running at",
-                        dump_.hand_over->Place());
+    left +=
+        fmt::format(" The program {} {}{}.", runs_there_ ? "is running at" : "may be running at",
+                    jobs::kMovedTo, dump_.hand_over->Place());
   }
   if (half_ended_) {
     return left + " A part of the program was ended; the remaining processes must be killed.";

@@ -121,6 +121,7 @@ class DumpRun {
   // Returns true if GPU data will be written to the image.
   bool has_data() const { return !shared_.shards().empty() || !stored_.shards().empty(); }
   Status ClearDumped();
+  Status MarkMoved(std::string_view certainty);  // jobs::kMovedTo or jobs::kPerhapsMovedTo
   std::string LogPath() const { return work_dir_ + "/criu-dump.log"; }
 
   Session& session_;

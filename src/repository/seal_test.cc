@@ -291,7 +291,7 @@ TEST(SealTest, AChangedOrCutObjectIsRefused) {
   for (size_t size = 0; size < sealed.size(); ++size) {
     const Error error = ObjectError(sealed.substr(0, size));
     EXPECT_EQ(error.code, Code::kDataLoss);
-    EXPECT_NE(error.message.find("cut"), std::string::npos) << error.message;
+    EXPECT_NE(error.message.find("truncated"), std::string::npos) << error.message;
   }
   EXPECT_EQ(ObjectError(sealed + "x").code, Code::kDataLoss);
   EXPECT_EQ(ObjectError(sealed, Key(), "manifest").code, Code::kDataLoss);

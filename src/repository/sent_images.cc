@@ -2,7 +2,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <iterator>
+#include <map>
 #include <string_view>
 #include <utility>
 
@@ -10,39 +16,144 @@
 #include "repository/images.h"
 #include "repository/layout.h"
 #include "store/beneath.h"
+#include "store/store_folder.h"
 
 namespace stasis::repository {
 namespace {
 
 constexpr char kRepositoryFile[] = "repository";
+constexpr char kAbandonedFile[] = "abandoned";
 constexpr size_t kMaxIdBytes = 100;
+constexpr unsigned long kLastImage = ULONG_MAX;
 
-// Returns whether `image` is one of a migration: a number or "last" follows the prefix and "-".
-bool IsSent(const std::string& prefix, std::string_view image) {
-  if (!image.starts_with(prefix + "-")) return false;
-  image.remove_prefix(prefix.size() + 1);
-  const bool is_number = image.find_first_not_of("0123456789") == image.npos;
-  return image == "last" || (!image.empty() && is_number);
+// Images of a migration, by the number of the round, or kLastImage.
+using SentRounds = std::map<unsigned long, std::string>;
+
+// Adds `image` if it is one of the migration: a number or "last" follows the prefix and "-".
+void AddRound(const std::string& prefix, const std::string& image, SentRounds& rounds) {
+  if (!image.starts_with(prefix + "-")) return;
+  const std::string rest = image.substr(prefix.size() + 1);
+  if (rest == "last") {
+    rounds[kLastImage] = image;
+  } else if (!rest.empty() && rest.find_first_not_of("0123456789") == rest.npos) {
+    rounds[std::strtoul(rest.c_str(), nullptr, 10)] = image;
+  }
 }
 
-// Deletes the images of a migration and adds their names to `deleted`.
-Status DeleteSent(const Repository& repository, const std::string& prefix,
-                  const objects::CallOptions& call, std::vector<std::string>& deleted) {
+Result<SentRounds> ListSent(const Repository& repository, const std::string& prefix,
+                            const objects::CallOptions& call) {
   STASIS_ASSIGN(const auto objects, repository.List(kImagesPrefix + prefix + "-", call));
+  SentRounds rounds;
   for (const auto& object : objects) {
-    const auto name = ParseImageKey(object.key);
-    if (!name || !IsSent(prefix, *name)) continue;
-    Status gone = DeleteImage(repository, *name, call);
+    if (const auto name = ParseImageKey(object.key)) AddRound(prefix, *name, rounds);
+  }
+  return rounds;
+}
+
+// Deletes the images and adds their names to `deleted`.
+Status DeleteSent(const Repository& repository, const SentRounds& rounds,
+                  const objects::CallOptions& call, std::vector<std::string>& deleted) {
+  for (const auto& [round, image] : rounds) {
+    Status gone = DeleteImage(repository, image, call);
     if (!gone && gone.error().code != Code::kNotFound) return gone;
-    deleted.push_back(*name);
+    deleted.push_back(image);
   }
   return {};
+}
+
+// Returns whether the store has the image of this round, or a newer image of the migration.
+Result<bool> HasLocalCopy(const std::string& store, const std::string& prefix,
+                          unsigned long round) {
+  STASIS_ASSIGN(const auto images, store::ListImages(store));
+  SentRounds here;
+  for (const std::string& image : images) AddRound(prefix, image, here);
+  return here.lower_bound(round) != here.end();
+}
+
+// Returns whether a killed migration can have no more requests on the way. The first call for a
+// note returns false and starts the time.
+Result<bool> IsLongAbandoned(const std::string& note, int64_t now_ms) {
+  const std::string path = note + "/" + kAbandonedFile;
+  struct stat st;
+  if (::stat(path.c_str(), &st) == 0) {
+    const int64_t since_ms = int64_t{st.st_mtim.tv_sec} * 1000 + st.st_mtim.tv_nsec / 1'000'000;
+    return now_ms - since_ms >= std::chrono::milliseconds(kLatePush).count();
+  }
+  if (errno != ENOENT) return FailErrno(errno, "stat " + path);
+  STASIS_TRY(WriteFileDurably(path, ""));
+  return false;
 }
 
 // Returns the prefix of the images that a note is about.
 std::string PrefixIn(const std::string& note) {
   return note.substr(1, note.rfind(fmt::format(".{}-", store::kSent)) - 1);
 }
+
+class SentSweep {
+ public:
+  SentSweep(const std::string& store, const Repository& repository,
+            const objects::CallOptions& call, int64_t now_ms)
+      : store_(store), repository_(repository), call_(call), now_ms_(now_ms) {}
+
+  Result<SweptImages> Run() {
+    if (!PathExists(store_)) return swept_;
+    auto folder = store::OpenFolder(store_);
+    if (!folder) return FailedIn(store_, std::move(folder).error());
+    const auto names = ListDir(store_);
+    if (!names) return FailedIn(store_, names.error());
+    for (const std::string& name : *names) {
+      if (!store::IsHiddenName(name, store::kSent)) continue;
+      Status done = SweepNote(folder->get(), name);
+      if (done) continue;
+      if (done.error().code == Code::kCancelled) return Fail(std::move(done).error());
+      swept_.failures.push_back({PrefixIn(name), std::move(done).error()});
+    }
+    return swept_;
+  }
+
+ private:
+  SweptImages FailedIn(const std::string& what, Error error) {
+    swept_.failures.push_back({what, std::move(error)});
+    return swept_;
+  }
+
+  // Does nothing if the migration is in progress, or used another repository.
+  Status SweepNote(int store_fd, const std::string& name) {
+    const auto note = store::OpenBeneath(store_fd, name, O_RDONLY | O_DIRECTORY);
+    if (!note || !store::LockFolder(note->get(), store::LockKind::kExclusive, name)) return {};
+    if (!store::IsSameFolder(store_fd, name, note->get())) return {};
+    const auto id = ReadFileAt(note->get(), kRepositoryFile, kMaxIdBytes);
+    // Without its file, the note was left before the first push.
+    const bool is_empty = !id && id.error().code == Code::kNotFound;
+    if (!is_empty && (!id || *id != repository_.info().id.Hex())) return {};
+    if (!is_empty) {
+      STASIS_ASSIGN(const bool all_gone, DeleteAbandoned(PrefixIn(name)));
+      STASIS_ASSIGN(const bool is_old, IsLongAbandoned(store_ + "/" + name, now_ms_));
+      if (!all_gone || !is_old) return {};
+    }
+    return store::RemoveHidden(store_fd, store_, name);
+  }
+
+  // Returns false if the newest image was kept.
+  Result<bool> DeleteAbandoned(const std::string& prefix) {
+    STASIS_ASSIGN(SentRounds rounds, ListSent(repository_, prefix, call_));
+    if (rounds.empty()) return true;
+    const auto newest = std::prev(rounds.end());
+    STASIS_ASSIGN(const bool has_copy, HasLocalCopy(store_, prefix, newest->first));
+    if (!has_copy) {
+      swept_.kept.push_back(newest->second);
+      rounds.erase(newest);
+    }
+    STASIS_TRY(DeleteSent(repository_, rounds, call_, swept_.deleted));
+    return has_copy;
+  }
+
+  const std::string& store_;
+  const Repository& repository_;
+  const objects::CallOptions& call_;
+  const int64_t now_ms_;
+  SweptImages swept_;
+};
 
 }  // namespace
 
@@ -55,33 +166,20 @@ Result<SentImages> SentImages::Begin(const std::string& store, const std::string
   return SentImages(store, prefix, std::move(note));
 }
 
-Status SentImages::Delete(const Repository& repository, const objects::CallOptions& call) {
+Status SentImages::Delete(const Repository& repository, bool keeps_last,
+                          const objects::CallOptions& call) {
+  STASIS_ASSIGN(SentRounds rounds, ListSent(repository, prefix_, call));
+  if (keeps_last) rounds.erase(kLastImage);
   std::vector<std::string> deleted;
-  STASIS_TRY(DeleteSent(repository, prefix_, call, deleted));
+  STASIS_TRY(DeleteSent(repository, rounds, call, deleted));
+  if (keeps_last || push_failed_) return {};
   STASIS_ASSIGN(const UniqueFd folder, store::OpenFolder(store_));
   return store::RemoveHidden(folder.get(), store_, note_.name);
 }
 
-Result<std::vector<std::string>> SweepSentImages(const std::string& store,
-                                                 const Repository& repository,
-                                                 const objects::CallOptions& call) {
-  std::vector<std::string> deleted;
-  if (!PathExists(store)) return deleted;
-  STASIS_ASSIGN(const UniqueFd store_fd, store::OpenFolder(store));
-  STASIS_ASSIGN(const auto names, ListDir(store));
-  for (const std::string& name : names) {
-    if (!store::IsHiddenName(name, store::kSent)) continue;
-    const auto note = store::OpenBeneath(store_fd.get(), name, O_RDONLY | O_DIRECTORY);
-    if (!note || !store::LockFolder(note->get(), store::LockKind::kExclusive, name)) continue;
-    if (!store::IsSameFolder(store_fd.get(), name, note->get())) continue;
-    const auto id = ReadFileAt(note->get(), kRepositoryFile, kMaxIdBytes);
-    // Without its file, the note was left before the first push.
-    const bool is_empty = !id && id.error().code == Code::kNotFound;
-    if (!is_empty && (!id || *id != repository.info().id.Hex())) continue;
-    if (!is_empty) STASIS_TRY(DeleteSent(repository, PrefixIn(name), call, deleted));
-    STASIS_TRY(store::RemoveHidden(store_fd.get(), store, name));
-  }
-  return deleted;
+Result<SweptImages> SweepSentImages(const std::string& store, const Repository& repository,
+                                    const objects::CallOptions& call, int64_t now_ms) {
+  return SentSweep(store, repository, call, now_ms).Run();
 }
 
 }  // namespace stasis::repository

@@ -3,21 +3,27 @@
 // store of images is left, and lets a later command delete them:
 //
 //   .PREFIX.sent-HEX/repository    the id of the repository
+//   .PREFIX.sent-HEX/abandoned     empty; its time is that of the first sweep that found the note
 //
-// None of them is the only copy of the program, because the newest local image stays
-// (store/store_folder.h).
+// The newest image may be the only copy of the program, because the user may have deleted the local
+// images. It is deleted only if this store has it too, or has a newer image of the migration.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "objects/object_store.h"
 #include "repository/repository.h"
 #include "store/image_folder.h"
 
 namespace stasis::repository {
+
+// A request of a push may take effect this long after the pushing process was killed or gave up.
+inline constexpr std::chrono::minutes kLatePush{10};
 
 class SentImages {
  public:
@@ -26,8 +32,12 @@ class SentImages {
   static Result<SentImages> Begin(const std::string& store, const std::string& prefix,
                                   const Repository& repository);
 
-  // Deletes the images in the repository, then the note. After an error the note stays.
-  Status Delete(const Repository& repository, const objects::CallOptions& call);
+  // A push has failed, so its image may still appear in the repository. Delete() keeps the note.
+  void NotePushFailed() { push_failed_ = true; }
+
+  // Deletes the images in the repository, then the note. With `keeps_last`, PREFIX-last stays. The
+  // note stays, for a sweep, if an image is left or may appear, and after an error.
+  Status Delete(const Repository& repository, bool keeps_last, const objects::CallOptions& call);
 
  private:
   SentImages(std::string store, std::string prefix, store::Hidden note)
@@ -36,12 +46,23 @@ class SentImages {
   std::string store_;
   std::string prefix_;
   store::Hidden note_;
+  bool push_failed_ = false;
 };
 
-// Deletes the images that killed migrations of this store have left in the repository. Returns
-// their names.
-Result<std::vector<std::string>> SweepSentImages(const std::string& store,
-                                                 const Repository& repository,
-                                                 const objects::CallOptions& call);
+struct SweptImages {
+  struct Failure {
+    std::string what;  // the local store, or a prefix of images
+    Error error;
+  };
+  std::vector<std::string> deleted;  // names of images
+  std::vector<std::string> kept;     // likewise; each may be the only copy of a program
+  std::vector<Failure> failures;
+};
+
+// Deletes the images that killed migrations of this store have left in the repository, and the
+// notes of migrations that have none there and cannot get any more. After a failure it continues
+// with the next migration. Returns an error only if the call was cancelled.
+Result<SweptImages> SweepSentImages(const std::string& store, const Repository& repository,
+                                    const objects::CallOptions& call, int64_t now_ms = NowMs());
 
 }  // namespace stasis::repository

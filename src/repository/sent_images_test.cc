@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <optional>
 
 #include "base/file.h"
@@ -13,7 +14,9 @@ namespace stasis::repository {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 class SentImagesTest : public testing::RepositoryTest {
  protected:
@@ -23,8 +26,28 @@ class SentImagesTest : public testing::RepositoryTest {
     }
     for (const char* name : kOthers) MustPush(name, testing::MakeContents(1));
   }
-  Result<std::vector<std::string>> Sweep() {
-    return SweepSentImages(store_.path(), repository_, {});
+  SweptImages Sweep(std::chrono::milliseconds later = {}) {
+    auto swept = SweepSentImages(store_.path(), repository_, {}, NowMs() + later.count());
+    EXPECT_TRUE(swept) << swept.error().ToString();
+    return swept ? *swept : SweptImages{};
+  }
+  // Leaves the note as a killed migration does.
+  void Abandon(const std::string& prefix = "job-moving-1") {
+    ASSERT_TRUE(SentImages::Begin(store_.path(), prefix, repository_));
+  }
+  void WriteLocal(const std::string& name) {
+    testing::WriteImage(store_.path(), name, testing::MakeContents(1), names_);
+  }
+  void FailDeletes(Code code) {
+    objects_.set_hook([code](testing::Method method, const std::string&) -> Status {
+      if (method != testing::Method::kDelete) return {};
+      return Fail(code, "the server is gone");
+    });
+  }
+  std::vector<std::string> Notes() const {
+    auto names = *ListDir(store_.path());
+    std::erase_if(names, [](const auto& name) { return !store::IsHiddenName(name, store::kSent); });
+    return names;
   }
 
   static constexpr const char* kOthers[] = {"job-moving-1-1x", "job-moving-10-1", "other"};
@@ -34,46 +57,123 @@ class SentImagesTest : public testing::RepositoryTest {
 TEST_F(SentImagesTest, TheEndOfAMigrationDeletesThem) {
   auto sent = SentImages::Begin(store_.path(), "job-moving-1", repository_);
   ASSERT_TRUE(sent) << sent.error().ToString();
-  ASSERT_TRUE(sent->Delete(repository_, {}));
+  ASSERT_TRUE(sent->Delete(repository_, /*keeps_last=*/false, {}));
   EXPECT_THAT(Keys("images/"),
               ElementsAre("images/job-moving-1-1x", "images/job-moving-10-1", "images/other"));
   EXPECT_THAT(*ListDir(store_.path()), IsEmpty());
 }
 
+TEST_F(SentImagesTest, TheLastOneStaysIfItMayBeTheOnlyCopy) {
+  {
+    auto sent = SentImages::Begin(store_.path(), "job-moving-1", repository_);
+    ASSERT_TRUE(sent);
+    ASSERT_TRUE(sent->Delete(repository_, /*keeps_last=*/true, {}));
+  }
+  EXPECT_THAT(Keys("images/job-moving-1-last"), SizeIs(1));
+  EXPECT_THAT(Keys("images/"), SizeIs(4));
+  EXPECT_THAT(Notes(), SizeIs(1));
+}
+
 TEST_F(SentImagesTest, ASweepDeletesThoseOfAKilledMigration) {
   auto sent = SentImages::Begin(store_.path(), "job-moving-1", repository_);
   ASSERT_TRUE(sent);
-  EXPECT_THAT(*Sweep(), IsEmpty()) << "it is in progress";
+  WriteLocal("job-moving-1-last");
+  EXPECT_THAT(Sweep().deleted, IsEmpty()) << "it is in progress";
   *sent = *SentImages::Begin(store_.path(), "none", repository_);
   EXPECT_THAT(*store::SweepPartials(store_.path()), IsEmpty()) << "the note was lost";
-  EXPECT_THAT(*Sweep(), ElementsAre("job-moving-1-1", "job-moving-1-12", "job-moving-1-last"));
-  EXPECT_EQ(Keys("images/").size(), 3u);
-  EXPECT_EQ(ListDir(store_.path())->size(), 1u);
+  const SweptImages swept = Sweep();
+  EXPECT_THAT(swept.deleted, ElementsAre("job-moving-1-1", "job-moving-1-12", "job-moving-1-last"));
+  EXPECT_THAT(swept.kept, IsEmpty());
+  EXPECT_THAT(Keys("images/"), SizeIs(3));
+}
+
+TEST_F(SentImagesTest, ASweepKeepsTheNewestWithoutALocalCopy) {
+  Abandon();
+  WriteLocal("job-moving-1-12");
+  for (int sweep = 0; sweep < 2; ++sweep) {
+    EXPECT_THAT(Sweep(kLatePush).kept, ElementsAre("job-moving-1-last")) << "not reported again";
+    EXPECT_THAT(Keys("images/"), SizeIs(4));
+  }
+  ASSERT_TRUE(DeleteImage(repository_, "job-moving-1-last", {}));
+  EXPECT_THAT(Sweep(kLatePush).kept, IsEmpty());
+  EXPECT_THAT(Notes(), IsEmpty());
+}
+
+TEST_F(SentImagesTest, TheNewestIsThatOfTheLastRoundIfThereIsNoLastImage) {
+  ASSERT_TRUE(DeleteImage(repository_, "job-moving-1-last", {}));
+  MustPush("job-moving-1-2", testing::MakeContents(1));
+  Abandon();
+  SweptImages swept = Sweep();
+  EXPECT_THAT(swept.kept, ElementsAre("job-moving-1-12"));
+  EXPECT_THAT(swept.deleted, ElementsAre("job-moving-1-1", "job-moving-1-2"));
+  WriteLocal("job-moving-1-last");
+  swept = Sweep();
+  EXPECT_THAT(swept.deleted, ElementsAre("job-moving-1-12")) << "a newer local image is enough";
+}
+
+// A request that was cut may still take effect.
+TEST_F(SentImagesTest, AnImageThatArrivesLateIsDeletedToo) {
+  WriteLocal("job-moving-1-last");
+  {
+    auto sent = SentImages::Begin(store_.path(), "job-moving-1", repository_);
+    ASSERT_TRUE(sent);
+    sent->NotePushFailed();
+    ASSERT_TRUE(sent->Delete(repository_, /*keeps_last=*/false, {}));
+  }
+  EXPECT_THAT(Keys("images/"), SizeIs(3));
+  EXPECT_THAT(Sweep().deleted, IsEmpty());
+  ASSERT_TRUE(RemoveTree(local_ / "job-moving-1-last"));
+  MustPush("job-moving-1-last", testing::MakeContents(1));
+  EXPECT_THAT(Sweep(kLatePush / 2).deleted, ElementsAre("job-moving-1-last"));
+  EXPECT_THAT(Notes(), SizeIs(1));
+  EXPECT_THAT(Sweep(kLatePush).deleted, IsEmpty());
+  EXPECT_THAT(Notes(), IsEmpty());
 }
 
 TEST_F(SentImagesTest, ImagesInAnotherRepositoryAreLeft) {
   testing::MemoryStore objects;
   const Repository other = testing::MustCreate(objects, *sealing_);
   ASSERT_TRUE(SentImages::Begin(store_.path(), "job-moving-1", other));
-  EXPECT_THAT(*Sweep(), IsEmpty());
-  EXPECT_EQ(Keys("images/").size(), 6u);
-  EXPECT_THAT(*SweepSentImages(store_.path(), other, {}), IsEmpty());
-  EXPECT_THAT(*ListDir(store_.path()), IsEmpty());
+  EXPECT_THAT(Sweep(kLatePush).deleted, IsEmpty());
+  EXPECT_THAT(Keys("images/"), SizeIs(6));
+  EXPECT_THAT(Notes(), SizeIs(1));
 }
 
 TEST_F(SentImagesTest, TheNoteStaysIfAnImageCannotBeDeleted) {
+  WriteLocal("job-moving-1-last");
   {
     auto sent = SentImages::Begin(store_.path(), "job-moving-1", repository_);
     ASSERT_TRUE(sent);
-    objects_.set_hook([](testing::Method method, const std::string&) -> Status {
-      if (method != testing::Method::kDelete) return {};
-      return Fail(Code::kUnavailable, "the server is gone");
-    });
-    EXPECT_FALSE(sent->Delete(repository_, {}));
+    FailDeletes(Code::kUnavailable);
+    EXPECT_FALSE(sent->Delete(repository_, /*keeps_last=*/false, {}));
   }
-  EXPECT_FALSE(Sweep());
+  EXPECT_THAT(Sweep(kLatePush).failures, SizeIs(1));
   objects_.set_hook(nullptr);
-  EXPECT_EQ(Sweep()->size(), 3u);
+  EXPECT_THAT(Sweep().deleted, SizeIs(3));
+}
+
+TEST_F(SentImagesTest, AFailureDoesNotEndASweep) {
+  for (const char* prefix : {"job-moving-1", "job-moving-10"}) {
+    Abandon(prefix);
+    WriteLocal(std::string(prefix) + "-last");
+  }
+  FailDeletes(Code::kUnavailable);
+  const SweptImages swept = Sweep();
+  ASSERT_THAT(swept.failures, SizeIs(2));
+  EXPECT_THAT(swept.failures[0].error.message, HasSubstr("the server is gone"));
+  FailDeletes(Code::kCancelled);
+  const auto cancelled = SweepSentImages(store_.path(), repository_, {});
+  ASSERT_FALSE(cancelled);
+  EXPECT_EQ(cancelled.error().code, Code::kCancelled);
+}
+
+TEST_F(SentImagesTest, AStoreThatCannotBeReadIsAFailureToReport) {
+  const std::string file = store_ / "file";
+  ASSERT_TRUE(WriteFileDurably(file, ""));
+  const auto swept = SweepSentImages(file, repository_, {});
+  ASSERT_TRUE(swept) << swept.error().ToString();
+  ASSERT_THAT(swept->failures, SizeIs(1));
+  EXPECT_EQ(swept->failures[0].what, file);
 }
 
 }  // namespace

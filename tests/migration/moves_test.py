@@ -96,7 +96,7 @@ def interrupted(world, a, b, there=True):
     moving = a.begin("migrate", "job", "b", "--via", "fleet", "--rounds", "1",
                      env={} if there else {"STASIS_FAULT": f"hand-over:after:hold={hold}"})
     await_journal(*((b, '"phase":"data-return"') if there else (a, '"phase":"hand-over"')))
-    wait_until(lambda: len(images_of(a, "fleet")) == 2, 60, lambda: f"the images are {images_of(a, "fleet")}")
+    wait_until(lambda: len(images_of(a, "fleet")) == 2, 60, lambda: f"the images are {images_of(a, 'fleet')}")
     os.kill(processes.children(moving.pid)[0], signal.SIGINT)
     hold.unlink()
     done = moving.wait()
