@@ -135,6 +135,8 @@ thread_local std::vector<Configuration> t_configurations;
 
 namespace own {
 
+// NOLINTBEGIN(bugprone-reserved-identifier): the names that the compiler calls
+
 void** __hipRegisterFatBinary(const void* data) {
   const auto* wrapper = static_cast<const Wrapper*>(data);
   auto* binary = new Binary;
@@ -184,6 +186,8 @@ hipError_t __hipPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_byt
   t_configurations.pop_back();
   return CUDA_SUCCESS;
 }
+
+// NOLINTEND(bugprone-reserved-identifier)
 
 hipError_t hipConfigureCall(dim3 grid, dim3 block, size_t shared_bytes, hipStream_t stream) {
   return __hipPushCallConfiguration(grid, block, shared_bytes, stream);
