@@ -8,9 +8,11 @@ if(CCACHE)
 endif()
 find_program(MOLD mold)
 if(MOLD AND NOT STASIS_SANITIZE)
-  add_link_options(-fuse-ld=mold)
   if(CMAKE_CROSSCOMPILING)
-    add_link_options(-B/usr/libexec/mold) # a cross compiler does not look for mold on PATH
+    # A cross compiler does not look for mold on PATH. This folder has it under the name ld.
+    add_link_options(-B/usr/libexec/mold)
+  else()
+    add_link_options(-fuse-ld=mold)
   endif()
 endif()
 

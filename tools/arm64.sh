@@ -40,7 +40,7 @@ root=$cache/arm64/machine
 kernels=$cache/arm64/kernel-$pages
 machine=build/arm64-machine/$pages
 # Modules that the first file system loads, and those that Stasis and CRIU use.
-modules="virtio_pci virtio_blk ext4 unix_diag inet_diag tcp_diag udp_diag netlink_diag af_packet_diag
+modules="crc32c_generic virtio_pci virtio_blk ext4 unix_diag inet_diag tcp_diag udp_diag netlink_diag af_packet_diag
   overlay fuse loop tun veth nf_tables"
 programs="bash busybox-static cmake coreutils dash e2fsprogs findutils gawk grep gzip iproute2 kmod libc-bin
   libgcc-s1 libstdc++6 mount openssl procps python3 sed tar util-linux libprotobuf-c1 libnl-3-200 libnet1
@@ -48,7 +48,7 @@ programs="bash busybox-static cmake coreutils dash e2fsprogs findutils gawk grep
 
 # Unpacks the machine's programs.
 provide_programs() {
-  now=$(stamp_of tools/arm64.sh tools/arm64_packages.sh)
+  now=$(echo "$suite $programs" | cat - tools/arm64_packages.sh | sha256sum | cut -c1-32)
   if is_stamped arm64-machine "$now" && [ -d "$root" ]; then return; fi
   say "downloading the programs of the machine, Debian $suite for arm64"
   rm -rf "$root" "$root-download"
@@ -188,8 +188,8 @@ command_of_machine() {
 provide_programs
 provide_kernel
 for version in "$kernels"/boot/vmlinu[xz]-*; do version=${version##*/vmlinu?-}; done
-mkdir -p "$machine" "$kernels/usr/lib/modules/$version"
-/sbin/depmod -b "$kernels/usr" "$version" 2>/dev/null || /sbin/depmod -b "$kernels" "$version"
+mkdir -p "$machine"
+[ -s "$kernels/usr/lib/modules/$version/modules.dep" ] || /sbin/depmod -b "$kernels/usr" "$version"
 say "making the disk of the machine"
 make_first_file_system
 make_disk "$@"
