@@ -74,7 +74,9 @@ Target::Target(const std::vector<std::string>& arguments, bool agent, const std:
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, in[0], 0);
   posix_spawn_file_actions_adddup2(&actions, out[1], 1);
-  std::string path = program.empty() ? AGENT_TARGET : program;
+  // A test run may name another target: the one that uses HIP.
+  const char* target = getenv("AGENT_TEST_TARGET");
+  std::string path = !program.empty() ? program : target != nullptr ? target : AGENT_TARGET;
   std::vector<char*> argv{path.data()};
   std::vector<std::string> copies = arguments;
   for (std::string& argument : copies) argv.push_back(argument.data());

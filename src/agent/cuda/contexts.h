@@ -19,6 +19,10 @@ struct ContextEntry {
 // Lists all contexts. Returns false if there is no memory.
 bool ListContexts(Vector<ContextEntry>* out);
 
+// Calls `reset`, which ends all that the program has on the current device of a process that uses
+// HIP. The device stays in the table.
+CUresult EndCurrentDevice(CUresult (*reset)());
+
 // Waits for all work in the context, which need not be current.
 CUresult SynchronizeContext(CUcontext context);
 
