@@ -33,6 +33,10 @@ CUresult Import(CUmemGenericAllocationHandle* handle, void* fd, CUmemAllocationH
   return import_by_address(handle, &descriptor, type);
 }
 
+// Only this ends what a HIP program has on a device.
+CUresult (*reset)();
+CUresult Reset(CUdevice) { return reset(); }
+
 }  // namespace
 
 // Binds the driver's functions to HIP's. The program must not link libcuda.
@@ -57,6 +61,8 @@ void UseLookup(const std::string& way) {
   };
 #define FIND(symbol, name) api.symbol = reinterpret_cast<decltype(api.symbol)>(find(#symbol));
   FUNCTIONS(FIND)
+  api.cuDevicePrimaryCtxReset_v2 = &Reset;
+  reset = reinterpret_cast<decltype(reset)>(dlsym(RTLD_DEFAULT, "hipDeviceReset"));
   import_by_address = std::exchange(api.cuMemImportFromShareableHandle, &Import);
 }
 
