@@ -154,6 +154,7 @@ bool TakeTicket() {
 }  // namespace
 
 void EnterSlowly(Thread* thread, Word word, uint32_t stop) {
+  if (thread->slot == nullptr && FirstCall != nullptr) FirstCall();
   Slot* slot = thread->slot != nullptr ? thread->slot : Register();
   std::atomic<uint32_t>& mine = slot->*word;
   const bool counts = stop == kShut;

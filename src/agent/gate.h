@@ -53,6 +53,9 @@ extern std::atomic<uint32_t> g_word;
 
 using Word = std::atomic<uint32_t> Slot::*;
 
+// Called before a thread's first passage, outside of the gate. Absent in unit tests.
+__attribute__((weak)) void FirstCall();
+
 // The slow path: the first call of a thread, a closed gate, or no membarrier.
 void EnterSlowly(Thread* thread, Word word, uint32_t stop);
 

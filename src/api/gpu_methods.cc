@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "abi/driver_kinds.h"
 #include "api/methods.h"
 #include "api/usage_error.h"
 #include "api/utf8.h"
@@ -155,7 +156,8 @@ Result<v1::ListGpusResponse> ListGpus(Call& call, const v1::ListGpusRequest&) {
     message.set_total_bytes(gpu.total_bytes);
     message.set_free_bytes(gpu.free_bytes);
   }
-  if (driver.can_checkpoint) STASIS_TRY(AddProcesses(call, *device, response));
+  if (driver.can_checkpoint || abi::IsHip(driver.kind))
+    STASIS_TRY(AddProcesses(call, *device, response));
   return response;
 }
 

@@ -120,6 +120,18 @@ Status CheckMountNamespace(Context& c) {
   return {};
 }
 
+// CRIU's plugin for AMD GPUs would have to save what stays with the driver.
+Status CheckDriverCheckpoints(Context& c) {
+  for (const auto& p : c.survey.device_processes) {
+    if (!p.no_checkpoint) continue;
+    return Fail(Code::kUnimplemented,
+                fmt::format("process {} uses HIP, and dumps of HIP programs are not built yet",
+                            p.id.pid.value),
+                "`stasis suspend` and `stasis resume` work (docs/amd.md)");
+  }
+  return {};
+}
+
 Status PlanStdio(Context& c) {
   STASIS_ASSIGN(c.facts.stdio, criu::PlanStdio(c.survey.tree, LogOf(c.services, c.survey.target)));
   return {};
@@ -135,6 +147,7 @@ constexpr DumpCheck kDumpChecks[] = {
     {"resource-limits", CheckLimits},
     {"criu", FindCriu},
     {"gpu-files", [](Context& c) { return CheckOnlyDeviceUsers(c.services, c.survey); }},
+    {"gpu-driver", CheckDriverCheckpoints},
     {"other-job", CheckOtherJobs},
     {"background", [](Context& c) { return CheckNothingOutside(c.survey); }},
     {"pid-namespace", CheckPidNamespace},

@@ -46,6 +46,7 @@ const DumpCase kDumpCases[] = {
      [](World& world) {
        world.device->other_holders = {{world.program.At(2).id, "child", {"fd 4 -> /dev/nvidia0"}}};
      }},
+    {"gpu-driver", [](World& world) { world.device->no_checkpoint = true; }},
 };
 
 TEST_F(BeforeDumpTest, EachRefusalStopsADumpAndIsListedByItsId) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 
+#include "abi/driver_kinds.h"
 #include "api/methods.h"
 #include "cli/message_json.h"
 #include "cli/operation.h"
@@ -33,8 +34,9 @@ Outcome RunStep(const Globals& globals, const v1::GpuStepRequest& request) {
 
 std::string ListText(const v1::ListGpusResponse& response) {
   const auto& driver = response.driver();
-  std::string text = fmt::format("{} driver {}, CUDA {}.{}{}\n", driver.kind(),
+  std::string text = fmt::format("{} driver {}, {} {}.{}{}\n", driver.kind(),
                                  driver.version().empty() ? "(unknown version)" : driver.version(),
+                                 abi::IsHip(driver.kind()) ? "HIP" : "CUDA",
                                  driver.api_version() / 1000, driver.api_version() % 1000 / 10,
                                  driver.can_checkpoint() ? "" : ": " + driver.why_not());
   std::map<std::string, int> index_of;

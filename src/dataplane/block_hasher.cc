@@ -61,6 +61,9 @@ HashKey ForKernel(const BlockKey& key) {
 
 Status BlockHasher::Load() {
   if (function_ != nullptr) return {};
+  if (gpu_.kind().is_hip && gpu_.kind().kernel.empty()) {
+    return Fail(Code::kUnimplemented, "there is no kernel that hashes blocks on AMD GPUs yet");
+  }
   CUmodule module = nullptr;
   CUresult result = CUDA_SUCCESS;
   if (const std::string_view image = gpu_.kind().kernel; !image.empty()) {

@@ -1,6 +1,5 @@
 #include "dataplane/gpu.h"
 
-#include <dlfcn.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -65,13 +64,11 @@ Result<Gpu> Gpu::Open(const std::string& library, const device::GpuUuid& uuid) {
   gpu.basic_ = driver.fn;
   gpu.kind_ = driver.kind;
   const auto& basic = gpu.basic_;
-  void* handle =
-      ::dlopen(library.empty() ? "libcuda.so.1" : library.c_str(), RTLD_NOW | RTLD_LOCAL);
-#define STASIS_MOVER_RESOLVE(symbol)                                                     \
-  gpu.fn_.symbol = reinterpret_cast<decltype(gpu.fn_.symbol)>(::dlsym(handle, #symbol)); \
-  if (gpu.fn_.symbol == nullptr) {                                                       \
-    return Fail(Code::kUnimplemented,                                                    \
-                "this driver is too old to share GPU memory: it lacks " #symbol);        \
+#define STASIS_MOVER_RESOLVE(symbol)                                                 \
+  gpu.fn_.symbol = reinterpret_cast<decltype(gpu.fn_.symbol)>(driver.Find(#symbol)); \
+  if (gpu.fn_.symbol == nullptr) {                                                   \
+    return Fail(Code::kUnimplemented,                                                \
+                "this driver is too old to share GPU memory: it lacks " #symbol);    \
   }
   STASIS_MOVER_FUNCTIONS(STASIS_MOVER_RESOLVE)
 #undef STASIS_MOVER_RESOLVE

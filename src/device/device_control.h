@@ -62,6 +62,8 @@ struct DeviceProcess {
   // it has open. Empty if the process is checkpointed.
   std::vector<GpuUuid> gpus;
   uint64_t device_bytes = 0;  // GPU memory in use; 0 if unknown
+  // Its driver cannot checkpoint it (HIP): only an agent can move its memory.
+  bool no_checkpoint = false;
 };
 
 // A process that has device files open although the driver does not list it as a user: a child
@@ -81,7 +83,8 @@ class DeviceControl {
   virtual Result<std::vector<Gpu>> Gpus() = 0;
 
   // Returns kNone for a process that does not use the driver, kNotFound if there is no such
-  // process.
+  // process. A process that uses HIP is always running. The steps below return kUnimplemented for
+  // it.
   virtual Result<ProcessState> State(process::HostPid pid) = 0;
   // Returns the processes of a tree that use the driver, in the tree's order.
   virtual Result<std::vector<DeviceProcess>> FindProcesses(const process::ProcessTree& tree) = 0;

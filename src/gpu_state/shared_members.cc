@@ -35,13 +35,18 @@ Status CheckSurvivesDriver(const process::ProcessId& id) {
 
 // The error of --keep-context for memory that only the driver can save: the driver would take the
 // context off the GPU too.
-Error NeedsDriver(const RecordedProcess& process, const std::string& why, bool has_agent) {
+Error NeedsDriver(const RecordedProcess& process, const std::string& why, bool has_agent,
+                  bool no_checkpoint) {
   const bool locked = process.initial == ProcessState::kLocked;
   Error error{locked ? Code::kFailedPrecondition : Code::kUnimplemented};
   error.message = why + ", and without the driver's checkpoint only an agent can save its memory";
   error.hint =
       fmt::format("without --keep-context the driver saves it, and its context too{}",
                   has_agent ? "" : "; or start it with `stasis run`, which adds the agent");
+  if (no_checkpoint) {
+    error.message = why + ", and only an agent can save the memory of a HIP program";
+    error.hint = has_agent ? "" : "start it with `stasis run`, which adds the agent";
+  }
   if (locked) error.hint = fmt::format("run `stasis gpu unlock {}` first", process.id.pid.value);
   return error;
 }
@@ -57,7 +62,8 @@ Status AddProcess(agent_client::Agents& agents, const RecordedProcess& process,
   STASIS_ASSIGN(auto agent, FindAgent(agents, process.id));
   auto leave = [&](const std::string& why) -> Status {
     if (agent) STASIS_TRY(CheckSharesNothing({process.id, &agent->hello()}, why));
-    if (options.keep_context) return Fail(NeedsDriver(process, why, agent != nullptr));
+    if (options.keep_context)
+      return Fail(NeedsDriver(process, why, agent != nullptr, options.no_checkpoint));
     if (agent && agent->hello().imported_ranges > 0) {
       return Fail(Code::kUnimplemented,
                   why +

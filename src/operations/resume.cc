@@ -68,9 +68,10 @@ Status CheckContextsStay(const Survey& survey, const device::GpuMap& map) {
           fmt::format("process {} was suspended with --keep-context, so its context is still "
                       "on GPU {} and cannot move",
                       p.id.pid.value, from.value),
-          fmt::format("`stasis suspend {}` takes the context away too; then it can be "
-                      "resumed onto another GPU",
-                      survey.target.name));
+          p.no_checkpoint ? ""
+                          : fmt::format("`stasis suspend {}` takes the context away too; then "
+                                        "it can be resumed onto another GPU",
+                                        survey.target.name));
     }
   }
   return {};

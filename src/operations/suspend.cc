@@ -61,12 +61,31 @@ Status WriteRecords(const Services& services, const Processes& processes,
   return {};
 }
 
+// A process whose driver cannot checkpoint it keeps its context, and so do the others: its agent
+// blocks calls that the driver's lock would have to block.
+OperationOptions ForDrivers(OperationOptions options, const Survey& survey,
+                            std::vector<std::string>& notes) {
+  for (const auto& p : survey.device_processes) {
+    if (!p.no_checkpoint) continue;
+    if (!options.keep_context) {
+      notes.push_back(fmt::format(
+          "process {} uses HIP, whose driver cannot checkpoint it: its context stays on the GPU",
+          p.id.pid.value));
+    }
+    options.keep_context = true;
+    options.no_checkpoint = true;
+    break;
+  }
+  return options;
+}
+
 Result<OperationResult> TrySuspend(Session& session, const Target& target,
-                                   const OperationOptions& options) {
+                                   const OperationOptions& given) {
   Services& services = session.services;
   STASIS_ASSIGN(Survey survey, SurveyAfterRecovery(session, target));
   STASIS_TRY(RequireDeviceProcess(survey));
   OperationResult result = BeginResult(services, survey);
+  const OperationOptions options = ForDrivers(given, survey, result.notes);
   result.device_bytes = survey.device_bytes();
   result.keep_context = options.keep_context;
   if (options.keep_context ? survey.AllSuspended() : survey.AllIn(ProcessState::kCheckpointed)) {

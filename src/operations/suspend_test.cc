@@ -196,6 +196,29 @@ TEST(SuspendTest, AFullSuspendUpgradesAKeptContext) {
   EXPECT_EQ(world.WhyNotAsBefore(), "");
 }
 
+TEST(SuspendTest, AProgramWithoutDriverCheckpointKeepsItsContext) {
+  World world(1);
+  world.device->no_checkpoint = true;
+  auto refused = Suspend(world);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kUnimplemented);
+  EXPECT_NE(refused.error().message.find("only an agent can save"), std::string::npos);
+  EXPECT_NE(refused.error().hint.find("stasis run"), std::string::npos);
+  world.program.AddAgent(1, 1);
+  auto done = Suspend(world);
+  ASSERT_TRUE(done) << done.error().ToString();
+  EXPECT_TRUE(done->keep_context);
+  ASSERT_EQ(done->notes.size(), 1u);
+  EXPECT_NE(done->notes[0].find("its context stays on the GPU"), std::string::npos);
+  EXPECT_EQ(world.log.IndexOf("device Lock 1"), -1);
+  EXPECT_EQ(WhyNotSuspended(world, true), "");
+  auto again = Suspend(world);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->notes.back(), "it was suspended already");
+  ASSERT_TRUE(Resume(world));
+  EXPECT_EQ(world.WhyNotAsBefore(), "");
+}
+
 TEST(SuspendTest, AKeptContextCannotMove) {
   World world(1);
   world.program.AddAgent(1, 1);

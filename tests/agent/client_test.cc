@@ -162,13 +162,9 @@ TEST(Client, ADisconnectBeforeCommitRestoresEverything) {
     ASSERT_DONE(client->ExportAll(kLong));
     ASSERT_DONE(client->Release(kUntilCommit, kLong));
     UseGpu();
-    CUcheckpointLockArgs lock{};
-    lock.timeoutMs = 10000;
-    ASSERT_EQ(cuCheckpointProcessLock(target.pid().value, &lock), CUDA_SUCCESS);
-    ASSERT_EQ(cuCheckpointProcessCheckpoint(target.pid().value, nullptr), CUDA_SUCCESS);
+    LockAndCheckpoint(target);
   }
-  ASSERT_EQ(cuCheckpointProcessRestore(target.pid().value, nullptr), CUDA_SUCCESS);
-  ASSERT_EQ(cuCheckpointProcessUnlock(target.pid().value, nullptr), CUDA_SUCCESS);
+  RestoreAndUnlock(target);
   EXPECT_EQ(target.Ask("check " + piece + " 4"), "right");
 }
 

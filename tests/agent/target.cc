@@ -170,7 +170,7 @@ int DeviceFolder() {
     char target[64] = {};
     const std::string link = "/proc/self/fd/" + std::to_string(fd);
     if (readlink(link.c_str(), target, sizeof(target) - 1) > 0 &&
-        strcmp(target, "/softgpu/0") == 0) {
+        (strcmp(target, "/softgpu/0") == 0 || strcmp(target, "/softgpu-hip/0") == 0)) {
       return fd;
     }
   }
@@ -365,7 +365,7 @@ std::string Do(const std::string& verb, uint64_t a, uint64_t b) {
                         mmap(nullptr, 4096, PROT_READ, MAP_SHARED, file, 0) != MAP_FAILED;
     pid_t child = fork();
     if (child == 0) {
-      if (!mapped || DeviceFolder() >= 0 || HasMapped(" /softgpu/")) _exit(4);
+      if (!mapped || DeviceFolder() >= 0 || HasMapped(" /softgpu")) _exit(4);
       // must be /dev/null by now
       if (fcntl(folder, F_GETFD) < 0 || write(file, "x", 1) != 1) _exit(5);
       CUdeviceptr address = 0;

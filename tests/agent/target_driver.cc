@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <utility>
+
 namespace target {
 
 Api api;
@@ -19,6 +21,52 @@ Api api;
 void Must(CUresult r, const char* what) {
   if (r != CUDA_SUCCESS) Die(what, r);
 }
+
+#ifdef TARGET_HIP
+
+namespace {
+
+// HIP before 7.1 takes the address of a descriptor.
+decltype(Api::cuMemImportFromShareableHandle) import_by_address;
+CUresult Import(CUmemGenericAllocationHandle* handle, void* fd, CUmemAllocationHandleType type) {
+  int descriptor = int(reinterpret_cast<intptr_t>(fd));
+  return import_by_address(handle, &descriptor, type);
+}
+
+// Only this ends what a HIP program has on a device.
+CUresult (*reset)();
+CUresult Reset(CUdevice) { return reset(); }
+
+}  // namespace
+
+// Binds the driver's functions to HIP's. The program must not link libcuda.
+void UseLookup(const std::string& way) {
+  void* hip = dlopen("libamdhip64.so.6", RTLD_NOW | RTLD_GLOBAL);
+  if (hip == nullptr) Die(dlerror(), 0);
+  auto find = [&](const char* driver) {
+    static constexpr struct {
+      const char* driver;
+      const char* hip;
+    } kPairs[] = {
+#define STASIS_HIP_SAME(symbol, driver) {#driver, #symbol},
+#include "abi/hip/functions.def"
+    };
+    for (const auto& pair : kPairs) {
+      if (strcmp(pair.driver, driver) != 0) continue;
+      // "direct": found as if the program were linked to the library.
+      void* address = dlsym(way == "direct" ? RTLD_DEFAULT : hip, pair.hip);
+      if (address != nullptr) return address;
+    }
+    Die(driver, 0);
+  };
+#define FIND(symbol, name) api.symbol = reinterpret_cast<decltype(api.symbol)>(find(#symbol));
+  FUNCTIONS(FIND)
+  api.cuDevicePrimaryCtxReset_v2 = &Reset;
+  reset = reinterpret_cast<decltype(reset)>(dlsym(RTLD_DEFAULT, "hipDeviceReset"));
+  import_by_address = std::exchange(api.cuMemImportFromShareableHandle, &Import);
+}
+
+#else
 
 using Runtime = int (*)(const char*, void**, unsigned, unsigned long long, unsigned*);
 
@@ -52,5 +100,7 @@ void UseLookup(const std::string& way) {
 #define FIND(symbol, name) api.symbol = reinterpret_cast<decltype(api.symbol)>(find(#symbol, name));
   FUNCTIONS(FIND)
 }
+
+#endif
 
 }  // namespace target

@@ -1,4 +1,5 @@
-// How the program of target.cc calls the driver, and its handling of failed calls.
+// How the program of target.cc calls the driver, and its handling of failed calls. With TARGET_HIP
+// the driver's functions are HIP's.
 #pragma once
 
 #include <string>
@@ -81,7 +82,8 @@ extern Api api;
 void Must(CUresult r, const char* what);
 #define MUST(call) Must(api.call, #call)
 
-// Fills `api`: "direct", "dlsym", "lookup" (cuGetProcAddress) or "cudart".
+// Fills `api`: "direct", "dlsym", "lookup" (cuGetProcAddress) or "cudart"; the last two not for
+// HIP.
 void UseLookup(const std::string& way);
 
 }  // namespace target

@@ -115,14 +115,17 @@ void HammerPool(int number) {
     const auto value = uint8_t(round + number);
     std::vector<uint8_t> found(bytes);
     CUdeviceptr address = 0;
+#ifndef TARGET_HIP
+    // The thread's default stream, by functions that imply it.
     if (number % 4 == 0) {
-      // The thread's default stream, by functions that imply it.
       Must(cuMemAllocAsync_ptsz(&address, bytes, nullptr), "cuMemAllocAsync_ptsz");
       Must(cuMemsetD8Async_ptsz(address, value, bytes, nullptr), "cuMemsetD8Async_ptsz");
       Must(cuMemcpyDtoHAsync_v2_ptsz(found.data(), address, bytes, nullptr), "copy");
       Must(cuMemFreeAsync_ptsz(address, nullptr), "cuMemFreeAsync_ptsz");
       Must(cuStreamSynchronize_ptsz(nullptr), "cuStreamSynchronize_ptsz");
-    } else {
+    } else
+#endif
+    {
       MUST(cuMemAllocAsync(&address, bytes, from));
       MUST(cuMemsetD8Async(address, value, bytes, from));
       if (from != to) MUST(cuStreamSynchronize(from));

@@ -173,6 +173,18 @@ void NoteContext(CUcontext context, CUdevice device) {
   }
 }
 
+CUresult EndCurrentDevice(CUresult (*reset)()) {
+  CUcontext context = nullptr;
+  CUdevice device = -1;
+  if (real::cuCtxGetCurrent(&context) != CUDA_SUCCESS ||
+      real::cuCtxGetDevice(&device) != CUDA_SUCCESS) {
+    return reset();
+  }
+  const CUresult r = Destroy(context, reset);
+  if (r == CUDA_SUCCESS) NoteContext(context, device);
+  return r;
+}
+
 CUcontext ContextOn(CUdevice device) {
   Lock lock(g_mutex);
   for (const Context& context : g_contexts) {

@@ -20,6 +20,10 @@ struct ContextEntry {
 // Lists all contexts. Returns false if host memory for the list cannot be allocated.
 bool ListContexts(Vector<ContextEntry>* out);
 
+// Calls `reset`, which ends all that the program has on the current device of a process that uses
+// HIP. The device stays in the table.
+CUresult EndCurrentDevice(CUresult (*reset)());
+
 // Waits for all work in the context, which need not be current.
 CUresult SynchronizeContext(CUcontext context);
 

@@ -50,6 +50,8 @@ DriverPiece UncountDriverMemory(uint64_t key) {
   return piece;
 }
 
+void CountArray() { g_arrays.fetch_add(1); }
+
 agent_protocol::DriverAccount DriverAccountNow() {
   Lock lock(g_driver_memory_mutex);
   agent_protocol::DriverAccount account{};
@@ -101,15 +103,15 @@ CUresult cuMemFreeHost(void* p) {
 }
 
 CUresult cuArrayCreate_v2(STASIS_P2) {
-  g_arrays.fetch_add(1);
+  CountArray();
   return real::cuArrayCreate_v2(STASIS_A2);
 }
 CUresult cuArray3DCreate_v2(STASIS_P2) {
-  g_arrays.fetch_add(1);
+  CountArray();
   return real::cuArray3DCreate_v2(STASIS_A2);
 }
 CUresult cuMipmappedArrayCreate(STASIS_P3) {
-  g_arrays.fetch_add(1);
+  CountArray();
   return real::cuMipmappedArrayCreate(STASIS_A3);
 }
 

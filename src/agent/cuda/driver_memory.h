@@ -36,6 +36,8 @@ CUresult FreeCounted(uint64_t key, F free, DriverPiece* freed = nullptr) {
   if (r == CUDA_SUCCESS && freed != nullptr) *freed = piece;
   return r;
 }
+// Counts a new array.
+void CountArray();
 agent_protocol::DriverAccount DriverAccountNow();
 // Returns true if the range may be host memory that the program accesses directly, or if this is
 // unknown. Called in a forked child before the reset.

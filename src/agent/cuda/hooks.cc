@@ -6,6 +6,7 @@
 #include "agent/cuda/hooks.h"
 #include "agent/cuda/real.h"
 #include "agent/gate.h"
+#include "agent/hip/process.h"
 
 namespace stasis::agent {
 
@@ -69,7 +70,7 @@ void* Pointer(F* function) {
 // The kinds in driver_functions.def, as values of Function::vital.
 // NOLINTBEGIN(readability-identifier-naming)
 constexpr bool Lookup = false, Init = false, Query = false, Poll = true, Wait = false,
-               Checkpoint = false, Object = false, Memory = true, Submit = true;
+               Checkpoint = false, Object = false, Memory = true, Submit = true, Same = false;
 // NOLINTEND(readability-identifier-naming)
 
 }  // namespace
@@ -86,6 +87,8 @@ Function g_functions[kFunctionCount] = {
 #include "abi/cuda/driver_functions.def"
 #define STASIS_HOOK_RAW(symbol, count) {#symbol, STASIS_OURS(symbol), true},
 #include "agent/cuda/hooks.def"
+#define STASIS_HIP_SYMBOL(symbol, kind) {#symbol, nullptr, kind},
+#include "agent/hip/symbols.def"
 };
 
 void CompleteFunctionTable() {
@@ -95,6 +98,7 @@ void CompleteFunctionTable() {
   __atomic_store_n(&g_functions[k_##symbol].ours, STASIS_OURS(symbol), __ATOMIC_RELAXED);
 #define STASIS_HOOK_UNGATED_PTSZ(symbol) STASIS_HOOK_UNGATED(symbol##_ptsz)
 #include "agent/cuda/hooks.def"
+  CompleteHipTable();
   complete.store(true, std::memory_order_release);
 }
 

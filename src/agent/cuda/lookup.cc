@@ -1,12 +1,14 @@
 // Function look-ups: the program's calls of dlsym, dlvsym and cuGetProcAddress, and the agent's own
-// search for functions of the driver and libc.
+// search for functions of the driver, HIP and libc.
 
 #include <dlfcn.h>
 #include <string.h>
 
+#include "abi/hip/as_driver.h"
 #include "agent/blockers.h"
 #include "agent/cuda/hooks.h"
 #include "agent/cuda/real.h"
+#include "agent/hip/process.h"
 #include "agent/libc_symbol.h"
 
 // SAFETY: for RTLD_NEXT the real dlsym inspects its return address to find the caller. Both hooks
@@ -138,7 +140,10 @@ void ForgetLookupError() {
 }
 
 bool IsDriverName(const char* name) {
-  return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
+  const bool cuda = name[0] == 'c' && name[1] == 'u';
+  const bool hip = name[0] == 'h' && name[1] == 'i' && name[2] == 'p';
+  const char behind = cuda ? name[2] : hip ? name[3] : '\0';
+  return behind >= 'A' && behind <= 'Z';
 }
 
 // Two open-addressing hash tables: one of exported names, built by the compiler, and one of
@@ -149,7 +154,7 @@ bool IsDriverName(const char* name) {
 // inherit a half-filled table. Therefore any number of threads may fill the second table at once,
 // each with all entries: an entry is one word, and a second writer of the same entry finds it
 // present.
-constexpr uint32_t kBuckets = 2048;
+constexpr uint32_t kBuckets = 4096;
 static_assert(kFunctionCount * 3 < kBuckets, "the hash tables are too full");
 
 constexpr const char* kNames[kFunctionCount] = {
@@ -159,6 +164,8 @@ constexpr const char* kNames[kFunctionCount] = {
 #include "abi/cuda/driver_functions.def"
 #define STASIS_HOOK_RAW(symbol, count) #symbol,
 #include "agent/cuda/hooks.def"
+#define STASIS_HIP_SYMBOL(symbol, kind) #symbol,
+#include "agent/hip/symbols.def"
 };
 
 constexpr uint32_t HashName(const char* name) {
@@ -185,6 +192,10 @@ constexpr Names kByName;
 // 2 * index + 1 means the driver's function, 2 * index + 2 the agent's hook.
 std::atomic<uint32_t> g_by_address[kBuckets];
 std::atomic<bool> g_bound{false};
+std::atomic<bool> g_is_hip{false};
+
+// Only functions of the library that the process uses are hooked.
+bool IsActive(int index) { return (index >= kFirstHip) == IsHip(); }
 
 int IndexOf(const char* name) {
   CompleteFunctionTable();
@@ -243,22 +254,82 @@ int NotFound() { return CUDA_ERROR_NOT_FOUND; }
 
 }  // namespace
 
+bool IsHip() { return g_is_hip.load(std::memory_order_acquire); }
+
+namespace {
+
+// RTLD_NOLOAD: the agent uses the libraries that the program has loaded and never loads one.
+void* Loaded(const char* name) { return RealDlopen()(name, RTLD_LAZY | RTLD_NOLOAD); }
+
+void* LoadedHip() {
+  for (const char* name : hip::as_driver::kLibraries) {
+    if (void* library = Loaded(name)) return library;
+  }
+  return nullptr;
+}
+
+// The functions of HIP that serve as the driver's, by the driver's: index of the first, 0: none.
+struct HipFor {
+  uint16_t index[kFirstHip] = {};
+  constexpr HipFor() {
+    auto set = [this](Index driver, Index hip) {
+      if (index[driver] == 0) index[driver] = uint16_t(hip);
+    };
+#define STASIS_HIP_SAME(symbol, driver) set(k_##driver, k_##symbol);
+#define STASIS_HIP_SAME_SPT(symbol, driver) \
+  set(k_##driver, k_##symbol);              \
+  set(k_##driver##_ptsz, k_##symbol##_spt);
+#include "abi/hip/functions.def"
+  }
+};
+constexpr HipFor kHipFor;
+
+void* AdapterOf(int index) {
+  switch (index) {
+#define STASIS_HIP_CASE(name) \
+  case k_##name:              \
+    return reinterpret_cast<void*>(&hip::as_driver::adapter::name);
+    STASIS_HIP_ADAPTERS(STASIS_HIP_CASE)
+#undef STASIS_HIP_CASE
+    default:
+      return nullptr;
+  }
+}
+
+void* FindReal(int index, void* cuda, void* hip) {
+  if (index >= kFirstHip) return hip == nullptr ? nullptr : RealDlsym()(hip, kNames[index]);
+  if (cuda != nullptr) return RealDlsym()(cuda, kNames[index]);
+  if (!IsHip()) return nullptr;
+  if (void* adapter = AdapterOf(index)) return adapter;
+  const int other = kHipFor.index[index];
+  return other == 0 ? nullptr : RealDlsym()(hip, kNames[other]);
+}
+
+}  // namespace
+
 bool Bind() {
   if (g_bound.load(std::memory_order_acquire)) return true;
   CompleteFunctionTable();
-  // RTLD_NOLOAD: the agent uses the driver that the program has loaded and never loads one.
-  void* driver = RealDlopen()("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-  if (driver == nullptr) {
+  void* cuda = Loaded("libcuda.so.1");
+  void* hip = LoadedHip();
+  if (cuda == nullptr && hip == nullptr) {
     ForgetLookupError();
     return false;
   }
+  const bool known = hip != nullptr && hip::as_driver::Resolve(hip, RealDlsym());
+  g_is_hip.store(cuda == nullptr && known, std::memory_order_release);
   for (int i = 0; i < kFunctionCount; ++i) {
-    void* address = RealDlsym()(driver, g_functions[i].name);
+    void* address = FindReal(i, cuda, hip);
     g_real[i].store(address != nullptr ? address : reinterpret_cast<void*>(&NotFound),
                     std::memory_order_release);
-    if (g_functions[i].ours == nullptr) continue;
+    if (g_functions[i].ours == nullptr || !IsActive(i)) continue;
     if (address != nullptr) EnterAddress(uint32_t(2 * i + 1));
     EnterAddress(uint32_t(2 * i + 2));
+  }
+  if (!IsHip()) PassHipThrough();
+  if (!IsHip() && hip != nullptr) {
+    NoteBlocker(agent_protocol::kBlockerUnknownFunction,
+                known ? "HIP in a program that uses CUDA too" : "an old version of HIP");
   }
   ForgetLookupError();
   g_bound.store(true, std::memory_order_release);
@@ -293,7 +364,7 @@ bool IsVital(const char* name) {
 void* Substitute(const char* name, void* address) {
   if (address == nullptr || !Bind()) return address;
   int index = IndexOf(name);
-  if (index >= 0 && g_functions[index].ours != nullptr &&
+  if (index >= 0 && g_functions[index].ours != nullptr && IsActive(index) &&
       g_real[index].load(std::memory_order_relaxed) == address) {
     return g_functions[index].ours;
   }

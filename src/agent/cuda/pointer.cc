@@ -7,6 +7,7 @@
 
 #include "agent/cuda/pools.h"
 #include "agent/gate.h"
+#include "agent/hip/process.h"
 
 namespace stasis::agent {
 namespace {
@@ -25,6 +26,7 @@ Answer Tell(const Found& found, void* data, CUpointer_attribute attribute, CUdev
   const CUdeviceptr base = region.address + found.block->offset;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
+      if (IsHip()) return Answer::kDrivers;  // the agent's contexts are not HIP's
       return Give(data, region.context);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return Give(data, unsigned(CU_MEMORYTYPE_DEVICE));

@@ -1,6 +1,6 @@
 // The driver's own functions, as the program would call them without the agent: real::cuX(…) for
 // every line of driver_functions.def and every raw hook. They are looked up once, when the program
-// first needs one.
+// first needs one. In a process that uses HIP they are HIP's functions (abi/hip/as_driver.h).
 #pragma once
 
 #include <atomic>
@@ -25,6 +25,10 @@ enum Index : int {
 #include "abi/cuda/driver_functions.def"
 #define STASIS_HOOK_RAW(symbol, count) k_##symbol,
 #include "agent/cuda/hooks.def"
+  kFirstHip,  // the number of the first function of HIP
+  kBeforeHip = kFirstHip - 1,
+#define STASIS_HIP_SYMBOL(symbol, kind) k_##symbol,
+#include "agent/hip/symbols.def"
   kFunctionCount,
 };
 

@@ -10,6 +10,7 @@
 #include "base/task_limits.h"
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/gpu_uuid.h"
+#include "device/hip/hip_driver.h"
 
 namespace stasis::device::cuda {
 namespace {
@@ -193,6 +194,7 @@ Result<ProcessState> CudaControl::State(HostPid pid) {
 // A process that uses another driver must not be mistaken for one without a driver. A process that
 // is stopped by a signal does not answer the driver, which would wait for it forever.
 Result<ProcessState> CudaControl::StateOf(HostPid pid, const Footprint& footprint) {
+  if (footprint.hip) return ProcessState::kRunning;
   const auto check_runs = [pid]() -> Status {
     auto stat = process::ReadStat(pid);
     if (!stat || stat->state != 'T') return {};
@@ -214,7 +216,15 @@ Result<ProcessState> CudaControl::StateOf(HostPid pid, const Footprint& footprin
   return state;
 }
 
+// For a process that uses HIP, returns the error of a step that its driver does not have.
+Status CudaControl::CheckHasStep(std::string_view step, HostPid pid) {
+  auto footprint = ReadFootprint(pid);
+  if (!footprint || !footprint->hip) return {};  // the driver's error is better
+  return Fail(hip::NoSuchStep(step, pid.value));
+}
+
 Result<pid_t> CudaControl::RestoreThread(HostPid pid) {
+  STASIS_TRY(CheckHasStep("restore thread", pid));
   STASIS_ASSIGN(Reply reply, AskProcess(Op::kRestoreThread, pid));
   STASIS_TRY(AsStatus(reply));
   return reply.tid;
@@ -224,6 +234,7 @@ Status CudaControl::Act(Request request, const Deadline& deadline) {
   const HostPid pid{request.pid};
   const std::string what = fmt::format("{} process {}", OpName(request.op), pid.value);
   STASIS_TRY(Annotate(CheckPid(pid), what));
+  STASIS_TRY(CheckHasStep(OpName(request.op), pid));
   STASIS_ASSIGN(HelperClient * client, Client());
   auto reply = client->Call(request, deadline, OnDeadline::kKill);
   if (!reply) {

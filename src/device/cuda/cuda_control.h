@@ -39,6 +39,7 @@ class CudaControl : public DeviceControl {
   // Determines the state in which the driver left the process after a helper was lost in `op`.
   Result<ProcessState> Settle(wire::Op op, process::HostPid pid);
   Result<ProcessState> AskState(process::HostPid pid, const Deadline& deadline);
+  static Status CheckHasStep(std::string_view step, process::HostPid pid);
   Result<ProcessState> StateOf(process::HostPid pid, const Footprint& footprint);
   Result<std::vector<Member>> Classify(const process::ProcessTree& tree);
   Status AddMemory(DeviceProcess& process, const Footprint& footprint);

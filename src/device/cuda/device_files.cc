@@ -11,6 +11,7 @@
 #include "abi/driver_kinds.h"
 #include "base/file.h"
 #include "base/stat.h"
+#include "device/hip/hip_driver.h"
 
 namespace stasis::device::cuda {
 namespace {
@@ -22,7 +23,8 @@ std::string_view BaseName(std::string_view path) {
 // Matches libcuda.so.1 and libcuda.so.580.159.04, even if deleted since. Excludes the stub for
 // linking on machines without a driver: no process can use a GPU through it.
 bool IsDriverLibrary(std::string_view path) {
-  return BaseName(path).starts_with("libcuda.so") && path.find("/stubs/") == path.npos;
+  return (BaseName(path).starts_with("libcuda.so") && path.find("/stubs/") == path.npos) ||
+         hip::IsRuntimeLibrary(path);
 }
 
 std::optional<int> Number(std::string_view text) {
@@ -34,11 +36,12 @@ std::optional<int> Number(std::string_view text) {
 
 struct DeviceFile {
   std::optional<int> gpu;
+  bool hip;
 };
 std::optional<DeviceFile> AsDeviceFile(std::string_view path) {
   const abi::DriverKind* kind = abi::KindOfDeviceFile(path);
   if (kind == nullptr) return std::nullopt;
-  DeviceFile file{Number(path.substr(kind->device_files.size()))};
+  DeviceFile file{Number(path.substr(kind->device_files.size())), kind->is_hip};
   // The files of a software GPU have a number. Other paths with this prefix may be in an unrelated
   // directory of the same name.
   if (!file.gpu && !kind->is_hardware) return std::nullopt;
@@ -51,10 +54,15 @@ Result<Footprint> ReadFootprint(process::HostPid pid) {
   STASIS_ASSIGN(auto open_files, process::ReadOpenFiles(pid));
   STASIS_ASSIGN(auto mappings, process::ReadMappings(pid));
   Footprint found;
+  std::vector<std::string> render_nodes;
   std::map<std::pair<int, uint64_t>, uint64_t> memory;  // bytes by GPU and inode
   for (const auto& file : open_files) {
+    if (hip::IsRenderNode(file.target)) {
+      render_nodes.push_back(fmt::format("fd {} -> {}", file.fd, file.target));
+    }
     auto device = AsDeviceFile(file.target);
     if (!device) continue;
+    found.hip |= device->hip;
     found.files.push_back(fmt::format("fd {} -> {}", file.fd, file.target));
     if (!device->gpu) continue;
     found.gpu_bytes[*device->gpu];
@@ -70,6 +78,7 @@ Result<Footprint> ReadFootprint(process::HostPid pid) {
     if (found.library.empty() && IsDriverLibrary(mapping.path)) found.library = mapping.path;
     auto device = AsDeviceFile(mapping.path);
     if (!device) continue;
+    found.hip |= device->hip;
     if (device->gpu && !mapping.path.starts_with("/dev/")) {
       uint64_t& bytes = memory[{*device->gpu, mapping.inode}];
       bytes = std::max(bytes, mapping.offset + mapping.end - mapping.begin);
@@ -78,6 +87,9 @@ Result<Footprint> ReadFootprint(process::HostPid pid) {
     if (!seen.insert(mapping.path).second) continue;
     found.files.push_back(
         fmt::format("mapping {:x}-{:x} -> {}", mapping.begin, mapping.end, mapping.path));
+  }
+  if (found.hip) {
+    found.files.insert(found.files.end(), render_nodes.begin(), render_nodes.end());
   }
   for (const auto& [gpu_and_inode, bytes] : memory) found.gpu_bytes[gpu_and_inode.first] += bytes;
   return found;

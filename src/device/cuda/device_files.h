@@ -14,7 +14,8 @@
 namespace stasis::device::cuda {
 
 struct Footprint {
-  std::string library;  // path of the mapped libcuda.so.*; empty if none
+  std::string library;  // path of the mapped libcuda.so.* or libamdhip64.so.*; empty if none
+  bool hip = false;     // the process uses HIP: it has device files of such a driver
   // "fd 7 -> /dev/nvidiactl", "mapping 7f…-7f… -> /dev/nvidia0"; each mapped path once
   std::vector<std::string> files;
   // Bytes of memory that the process has open or mapped, by the number in the device file (NVIDIA:

@@ -17,9 +17,11 @@ TEST(DeviceFilesTest, AProcessWithoutADriverHasNone) {
   EXPECT_EQ(ReadFootprint({0x3fffffff}).error().code, Code::kNotFound);
 }
 
-TEST(DeviceFilesTest, FindsTheMappedDriver) {
+class MappedDriverTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(MappedDriverTest, IsFound) {
   testing::TempDir dir;
-  std::string path = dir.path() + "/libcuda.so.580.159.04";
+  std::string path = dir.path() + "/" + GetParam();
   ASSERT_TRUE(WriteFileDurably(path, std::string(4096, 'x')));
   auto file = Open(path, O_RDONLY);
   ASSERT_TRUE(file);
@@ -30,7 +32,10 @@ TEST(DeviceFilesTest, FindsTheMappedDriver) {
   ASSERT_TRUE(footprint);
   EXPECT_EQ(footprint->library, path);
   EXPECT_TRUE(footprint->files.empty());
+  EXPECT_FALSE(footprint->hip) << "it has not opened a device";
 }
+INSTANTIATE_TEST_SUITE_P(Of, MappedDriverTest,
+                         ::testing::Values("libcuda.so.580.159.04", "libamdhip64.so.6.4.60400"));
 
 TEST(DeviceFilesTest, ReadsMinorNumbers) {
   testing::TempDir dir;

@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "abi/driver_kinds.h"
+#include "abi/hip/as_driver.h"
 #include "base/file.h"
+#include "device/hip/hip_driver.h"
 
 namespace stasis::device::cuda {
 namespace {
@@ -19,7 +21,9 @@ using stasis::cuda::CUresult;
 // The functions cuCheckpointProcess* exist since CUDA 12.8 (driver 570).
 constexpr int kCheckpointSince = 12080;
 
-void* Find(void* library, const char* symbol) {
+void* Lookup(void* library, const char* symbol) { return ::dlsym(library, symbol); }
+
+void* FindInCuda(void* library, const char* symbol) {
   if (void* address = ::dlsym(library, symbol)) return address;
   // Known drivers export every function as a symbol. cuGetProcAddress is a fallback.
   auto ask =
@@ -41,9 +45,10 @@ std::string NvidiaVersion() {
 // Sets `driver.kind` and `driver.version`.
 void FindKind(void* library, DriverLibrary& driver) {
   for (const abi::DriverKind& kind : abi::kDriverKinds) {
+    if (kind.is_hip != driver.hip) continue;
     if (kind.version_symbol == nullptr) {
       driver.kind = &kind;
-      driver.version = NvidiaVersion();
+      driver.version = driver.hip ? hip::KernelDriverVersion() : NvidiaVersion();
       return;
     }
     using Version = const char*();
@@ -81,20 +86,44 @@ std::string TooOld(const DriverLibrary& driver) {
          "offer it only through NVIDIA's own cuda-checkpoint program";
 }
 
+void* Open(const char* name) { return ::dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); }
+
+// Returns null, with the loader's reason in `why`, if there is no driver.
+void* OpenLibrary(const std::string& path, std::string& why) {
+  void* library = Open(path.empty() ? "libcuda.so.1" : path.c_str());
+  if (library != nullptr) return library;
+  const char* reason = ::dlerror();
+  why = reason != nullptr ? reason : "";
+  if (!path.empty()) return nullptr;
+  for (const char* name : stasis::hip::as_driver::kLibraries) {
+    if (library = Open(name); library != nullptr) return library;
+  }
+  return nullptr;
+}
+
 }  // namespace
+
+void* DriverLibrary::Find(const char* symbol) const {
+  return hip ? stasis::hip::as_driver::Find(handle, Lookup, symbol) : FindInCuda(handle, symbol);
+}
 
 DriverLibrary OpenDriver(const std::string& path) {
   DriverLibrary driver;
-  void* library =
-      ::dlopen(path.empty() ? "libcuda.so.1" : path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  std::string why;
+  void* library = OpenLibrary(path, why);
   if (library == nullptr) {
-    const char* why = ::dlerror();
-    driver.why_not = std::string("no CUDA driver is installed: ") + (why != nullptr ? why : "");
+    driver.why_not = "no CUDA driver is installed: " + why;
+    return driver;
+  }
+  driver.handle = library;
+  driver.hip = ::dlsym(library, stasis::hip::as_driver::kMarkSymbol) != nullptr;
+  if (driver.hip && !stasis::hip::as_driver::Resolve(library, Lookup)) {
+    driver.why_not = "this version of HIP is too old: ROCm 6.0 or newer is needed";
     return driver;
   }
   RememberFile(library, driver);
 #define STASIS_DEVICE_RESOLVE(symbol) \
-  driver.fn.symbol = reinterpret_cast<decltype(driver.fn.symbol)>(Find(library, #symbol));
+  driver.fn.symbol = reinterpret_cast<decltype(driver.fn.symbol)>(driver.Find(#symbol));
   STASIS_DEVICE_BASIC_FUNCTIONS(STASIS_DEVICE_RESOLVE)
   STASIS_DEVICE_NEWER_FUNCTIONS(STASIS_DEVICE_RESOLVE)
 #undef STASIS_DEVICE_RESOLVE
@@ -105,7 +134,9 @@ DriverLibrary OpenDriver(const std::string& path) {
 #undef STASIS_DEVICE_PRESENT
        }) {
     if (present) continue;
-    driver.why_not = std::string("libcuda.so.1 is not a known CUDA driver: it lacks ") + symbol;
+    driver.why_not = driver.hip ? std::string("libamdhip64 is not a known HIP runtime: it lacks ")
+                                : std::string("libcuda.so.1 is not a known CUDA driver: it lacks ");
+    driver.why_not += symbol;
     return driver;
   }
   driver.opened = true;
@@ -124,7 +155,7 @@ DriverLibrary OpenDriver(const std::string& path) {
                           driver.fn.cuCheckpointProcessCheckpoint != nullptr &&
                           driver.fn.cuCheckpointProcessRestore != nullptr &&
                           driver.fn.cuCheckpointProcessUnlock != nullptr;
-  if (!driver.can_checkpoint) driver.why_not = TooOld(driver);
+  if (!driver.can_checkpoint) driver.why_not = driver.hip ? hip::kNoCheckpoint : TooOld(driver);
   return driver;
 }
 

@@ -1,5 +1,6 @@
-// Loads libcuda.so.1 with dlopen. No Stasis program links it, so all of them run on machines
-// without it.
+// Loads the driver with dlopen: libcuda.so.1, or on a machine without it the HIP runtime, whose
+// functions then serve as the driver's (abi/hip/as_driver.h). No Stasis program links either, so
+// all of them run on machines without them.
 #pragma once
 
 #include <string>
@@ -55,6 +56,12 @@ struct DriverLibrary {
   bool can_checkpoint = false;
   std::string why_not;  // the reason, if checkpointing is not supported
 
+  // Returns the function of this name of the CUDA driver, or the one of HIP that serves as it; null
+  // if there is none.
+  void* Find(const char* symbol) const;
+
+  void* handle = nullptr;
+  bool hip = false;  // the library is the HIP runtime
   std::string path;  // of the loaded library, as the loader found it
   FileId file;
   bool opened = false;       // the library was loaded
@@ -62,8 +69,8 @@ struct DriverLibrary {
 };
 
 // Opens `path`, resolves symbols and calls cuInit(0). If `path` is empty, the loader searches for
-// the library. Takes 0.1 to 2.7 s on a real GPU. The library is never closed, because driver
-// threads may still run.
+// libcuda.so.1, then for HIP's library. Takes 0.1 to 2.7 s on a real GPU. The library is never
+// closed, because driver threads may still run.
 DriverLibrary OpenDriver(const std::string& path);
 
 // Returns true if the path of the loaded library now names another file or none, as after an

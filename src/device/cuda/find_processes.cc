@@ -122,6 +122,7 @@ Result<std::vector<DeviceProcess>> CudaControl::FindProcesses(const process::Pro
     DeviceProcess user;
     user.id = member.stat->id;
     user.state = member.state;
+    user.no_checkpoint = member.footprint.hip;
     if (!member.footprint.files.empty()) STASIS_TRY(AddMemory(user, member.footprint));
     users.push_back(std::move(user));
   }

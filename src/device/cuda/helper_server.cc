@@ -109,7 +109,8 @@ class Executor {
 
   // Returns true if later clients may use this driver. No request may be in progress.
   bool is_reliable() const {
-    return driver_.can_checkpoint && !unreliable_ && !WasReplaced(driver_);
+    return (driver_.can_checkpoint || (driver_.hip && driver_.initialised)) && !unreliable_ &&
+           !WasReplaced(driver_);
   }
 
  private:

@@ -22,6 +22,7 @@ class FakeDevice final : public device::DeviceControl {
   std::vector<device::Gpu> gpus = {{GpuA(), 0, "model", 80ull << 30, 80ull << 30},
                                    {GpuB(), 1, "model", 80ull << 30, 80ull << 30}};
   std::vector<device::DeviceFileHolder> other_holders;
+  bool no_checkpoint = false;  // of all processes
 
   Result<device::DriverInfo> Driver() override { return driver; }
   Result<std::vector<device::Gpu>> Gpus() override { return gpus; }
@@ -44,7 +45,7 @@ class FakeDevice final : public device::DeviceControl {
       const bool away = process->state == device::ProcessState::kCheckpointed;
       found.push_back({process->id, process->state,
                        away ? std::vector<device::GpuUuid>() : process->gpus,
-                       away ? 0 : process->device_bytes});
+                       away ? 0 : process->device_bytes, no_checkpoint});
     }
     return found;
   }

@@ -1,0 +1,32 @@
+// What differs for AMD GPUs, whose driver is the HIP runtime (libamdhip64) on the amdgpu kernel
+// driver. It cannot checkpoint a process, so only an agent in the program can move its GPU memory,
+// and the rest of its GPU state stays on the GPU.
+//
+// Functions without state. Safe to call from any thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace stasis::device::hip {
+
+// Says what there is instead of the driver's checkpoint. One sentence without a full stop.
+extern const char kNoCheckpoint[];
+
+// The error of a step of the driver (lock, checkpoint, restore, unlock) for a process that uses
+// HIP.
+Error NoSuchStep(std::string_view step, int pid);
+
+// Matches libamdhip64.so.6 and libamdhip64.so.6.4.60400, even if deleted since.
+bool IsRuntimeLibrary(std::string_view path);
+
+// Matches the render nodes of /dev/dri. Other programs have them open too, so they count as files
+// of HIP only in a process that has a device file of its kind of driver (abi/driver_kinds.h).
+bool IsRenderNode(std::string_view path);
+
+// Returns the version of the kernel driver, or an empty string: the one in the kernel has none.
+std::string KernelDriverVersion();
+
+}  // namespace stasis::device::hip
