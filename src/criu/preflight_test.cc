@@ -118,9 +118,9 @@ class Reconnecting {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     // Without a path, the kernel assigns an abstract name.
-    ::bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address.sun_family);
+    (void)::bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address.sun_family);
     socklen_t size = sizeof address;
-    ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+    (void)::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
     ::listen(listener, 8);
     char byte = 0;
     if (::fork() == 0) {
@@ -135,7 +135,7 @@ class Reconnecting {
     ::close(listener);
     while (true) {
       int connection = ::socket(AF_UNIX, SOCK_STREAM, 0);
-      ::connect(connection, reinterpret_cast<sockaddr*>(&address), size);
+      (void)::connect(connection, reinterpret_cast<sockaddr*>(&address), size);
       (void)!::read(connection, &byte, 1);
       ::close(connection);
     }

@@ -109,10 +109,10 @@ Status ToId(const std::string& bytes, const char* what, Id128& id) {
 }
 
 // The fields that a record and its message have in common, by name.
-#define HOST(F)                                                                           \
-  F(name)                                                                                 \
-  F(kernel_release) F(machine) F(boot_id) F(boottime_ns) F(monotonic_ns) F(pid_namespace) \
-      F(page_bytes)
+#define HOST(F)     \
+  F(name)           \
+  F(kernel_release) \
+  F(machine) F(boot_id) F(boottime_ns) F(monotonic_ns) F(pid_namespace) F(page_bytes)
 #define SOFTWARE(F) F(stasis_version) F(criu_version) F(driver_version) F(driver_kind)
 #define JOB(F) F(id) F(root_pid) F(working_directory) F(uid) F(gid) F(leave_running) F(suspended)
 #define PROCESS(F) \

@@ -323,7 +323,7 @@ def own_daemon(fixture: DaemonFixture):
     # Nor if its socket is opened to them.
     os.chmod(fixture.socket, 0o666)
     bob.stasis("ps", expect=4, env={"STASIS_SOCKET": fixture.socket})
-    demand(f"user {ALICE} listens" in fixture.world.last.err, f"{fixture.world.last}")
+    demand(f"user {ALICE} is listening" in fixture.world.last.err, f"{fixture.world.last}")
     alice.end("hers")
     alice.stasis("daemon", "drain")
     fixture.await_end()

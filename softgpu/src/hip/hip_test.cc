@@ -206,7 +206,10 @@ TEST(HipTest, EveryFunctionOfTheTableIsFoundByItsName) {
     CUdriverProcAddressQueryResult status{};
     EXPECT_OK(hipGetProcAddress(name, &found, 50700000, 0, &status)) << name;
     EXPECT_EQ(status, CU_GET_PROC_ADDRESS_SUCCESS);
-    EXPECT_EQ(found, dlsym(RTLD_DEFAULT, name)) << name;
+    // A sanitized test contains the driver and exports nothing.
+    if (!SOFTGPU_SANITIZED) {
+      EXPECT_EQ(found, dlsym(RTLD_DEFAULT, name)) << name;
+    }
   }
 }
 
@@ -523,10 +526,15 @@ TEST(HipTest, ProcessesShareMemoryByHandles) {
 }
 
 TEST(HipTest, WhatIsMissingIsNotSupported) {
-  auto* array = reinterpret_cast<hipError_t (*)(void*, const void*, size_t, size_t, unsigned)>(
-      dlsym(RTLD_DEFAULT, "hipMallocArray"));
-  ASSERT_NE(array, nullptr);
+  void* found = nullptr;
+  CUdriverProcAddressQueryResult status{};
+  EXPECT_OK(hipGetProcAddress("hipMallocArray", &found, 50700000, 0, &status));
+  ASSERT_NE(found, nullptr);
+#if !SOFTGPU_SANITIZED  // the sanitizer refuses a call by another type than the definition's
+  auto* array =
+      reinterpret_cast<hipError_t (*)(void*, const void*, size_t, size_t, unsigned)>(found);
   EXPECT_CU(CUDA_ERROR_NOT_SUPPORTED, array(nullptr, nullptr, 0, 0, 0));
+#endif
   hipArray_t other = nullptr;
   EXPECT_CU(CUDA_ERROR_NOT_SUPPORTED, hipMalloc3DArray(&other, nullptr, {1, 1, 1}, 0));
 }

@@ -321,7 +321,7 @@ TEST_F(SoftgpuTest, RestoreOntoTheOtherGpu) {
   EXPECT_EQ(found->at(0).gpus, std::vector{b});
 }
 
-TEST_F(SoftgpuTest, RestoreWithoutRoomSaysThatItIsFinal) {
+TEST_F(SoftgpuTest, RestoreWithoutRoomSaysThatLaterOnesFailToo) {
   auto target = Start();
   EXPECT_DONE(control_.Lock(target->pid(), Soon()));
   EXPECT_DONE(control_.Checkpoint(target->pid(), Soon()));
@@ -330,7 +330,7 @@ TEST_F(SoftgpuTest, RestoreWithoutRoomSaysThatItIsFinal) {
   auto status = control_.Restore(target->pid(), {}, Soon());
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, Code::kResourceExhausted) << status.error().ToString();
-  EXPECT_NE(status.error().hint.find("final"), std::string::npos);
+  EXPECT_NE(status.error().hint.find("later restores of this process fail too"), std::string::npos);
 }
 
 // Returns the pid of the broker of this folder, or 0. A process that has ended has no executable.
