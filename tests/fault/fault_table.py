@@ -16,7 +16,7 @@ nothing is left over; the message names phase and cause; the exit code is the do
 
 import sys
 
-from stand import Stand, demand, main
+from stand import HIP_COUNTER, Stand, demand, main
 
 WHENS = ["before", "after"]
 # The faults, and words that the error must contain.
@@ -50,8 +50,14 @@ THREE_WAYS = [*TWO_WAYS, ("after", "fail")]
 # same way.
 NO_HANGS = {"suspend-keep", "resume-kept", "suspend-kept", "restore-apart"}
 
-# Suffix of a plan's name: the same without an agent, where the driver saves all GPU memory.
+# Suffixes of a plan's name. The same without an agent, where the driver saves all GPU memory:
 OPAQUE = "-opaque"
+# The same with a program that uses HIP, whose context is always kept:
+HIP = "-hip"
+HIP_PLANS = {
+    "suspend": ("suspend", [], "running"),
+    "resume": ("resume", [], "kept"),
+}
 
 # On a busy machine an undisturbed phase may exceed a short deadline too; then a longer one is
 # tried.
@@ -97,9 +103,11 @@ def ways(stand, name):
 
 
 def run(stand: Stand, name):
-    plan = name.removesuffix(OPAQUE)
-    stand.world.agent = plan == name
-    verb, options, before = PLANS[plan]
+    plan = name.removesuffix(OPAQUE).removesuffix(HIP)
+    stand.world.agent = not name.endswith(OPAQUE)
+    if name.endswith(HIP):
+        stand.workload = HIP_COUNTER
+    verb, options, before = (HIP_PLANS if name.endswith(HIP) else PLANS)[plan]
     stand.prepare(before)
     planned = stand.operate(verb, *options, "--dry-run", "--json").json()["planned_phases"]
     demand(len(planned) >= 3, f"only {planned} are planned")
@@ -120,4 +128,4 @@ def run(stand: Stand, name):
 
 
 if __name__ == "__main__":
-    sys.exit(main([*PLANS, *(name + OPAQUE for name in PLANS)], run))
+    sys.exit(main([*PLANS, *(name + OPAQUE for name in PLANS), *(name + HIP for name in HIP_PLANS)], run))

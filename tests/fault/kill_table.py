@@ -1,4 +1,4 @@
-"""kill_table.py --build DIR [--all] kill | kill-shim: SIGKILL to each Stasis process in the
+"""kill_table.py --build DIR [--all] kill | kill-shim | kill-hip: SIGKILL to each Stasis process in the
 middle of an operation.
 
 The operation is made to hang at a phase, which defines the moment, or the process is killed as soon
@@ -8,7 +8,7 @@ as it appears.
 import signal
 import sys
 
-from stand import Stand, demand, main, processes, wait_until
+from stand import HIP_COUNTER, Stand, demand, main, processes, wait_until
 
 HELPER, CRIU, SHIM, MOVER = "stasis-device-helper", "criu", "stasis-shim", "stasis-mover"
 OWN = "stasis"
@@ -70,6 +70,21 @@ MORE_AT_PHASE = [
     ("dump", [], "apart", "describe:before", CRIU),
     ("dump", [], "apart", "describe:before", OWN),
     ("dump", ["--leave-running"], "apart", "commit:before", OWN),
+]
+
+# For a program that uses HIP, in the table kill-hip.
+HIP_AT_PHASE = [
+    ("suspend", [], "running", "data-save:before", MOVER),
+    ("suspend", [], "running", "data-save:after", MOVER),
+    ("suspend", [], "running", "data-save:before", OWN),
+    ("suspend", [], "running", "data-save:after", OWN),
+    ("suspend", [], "running", "data-release:before", OWN),
+    ("suspend", [], "running", "data-release:after", OWN),
+    ("suspend", [], "running", "data-save:after", SHIM),
+    ("resume", [], "kept", "data-load:before", MOVER),
+    ("resume", [], "kept", "data-load:after", MOVER),
+    ("resume", [], "kept", "data-load:before", OWN),
+    ("resume", [], "kept", "data-load:after", OWN),
 ]
 
 # Command, options, initial state, process to wait for, process to kill.
@@ -192,18 +207,24 @@ def settle_any(stand, operation, before, verb, who):
     stand.expect_sound(before, verb, None)
 
 
+def cases(stand, table):
+    if table == "kill-hip":
+        stand.workload = HIP_COUNTER
+        return HIP_AT_PHASE, []
+    at = AT_PHASE + (MORE_AT_PHASE if stand.every else [])
+    sight = ON_SIGHT + (MORE_ON_SIGHT if stand.every else [])
+    return ([case for case in rows if (case[-1] == SHIM) == (table == "kill-shim")] for rows in (at, sight))
+
+
 def run(stand: Stand, table):
-    for verb, options, before, phase, who in AT_PHASE + (MORE_AT_PHASE if stand.every else []):
-        if (who == SHIM) != (table == "kill-shim"):
-            continue
+    at, sight = cases(stand, table)
+    for verb, options, before, phase, who in at:
         name = " ".join([verb, *options, f"({before})", "at", phase, "kill", who])
         stand.case(name, at_phase, verb, options, before, phase, who)
-    for verb, options, before, sight, who in ON_SIGHT + (MORE_ON_SIGHT if stand.every else []):
-        if (who == SHIM) != (table == "kill-shim"):
-            continue
-        name = " ".join([verb, *options, f"({before})", "on sight of", sight, "kill", who])
-        stand.case(name, on_sight, verb, options, before, sight, who)
+    for verb, options, before, seen, who in sight:
+        name = " ".join([verb, *options, f"({before})", "on sight of", seen, "kill", who])
+        stand.case(name, on_sight, verb, options, before, seen, who)
 
 
 if __name__ == "__main__":
-    sys.exit(main(["kill", "kill-shim"], run))
+    sys.exit(main(["kill", "kill-shim", "kill-hip"], run))

@@ -19,6 +19,7 @@ __all__ = ["Failed", "JOB", "Program", "Stand", "demand", "isolate", "main", "pr
 
 # The initial states of a program with a GPU, and the results of `gpu_state` for them.
 GPU_STATES = {"running": "running", "apart": "running", "suspended": "checkpointed", "kept": "kept"}
+HIP_COUNTER = "hip/counter"  # its context is kept whenever it is suspended
 IMAGE = "image"
 JOB = "job"
 
@@ -28,6 +29,7 @@ class Stand:
 
     def __init__(self, build, keep=False):
         self.world = World(build, keep=keep)
+        self.workload = "counter"
         self.program = None
         self.store = None   # a directory for images other than the user's
         self.failed = []
@@ -71,7 +73,7 @@ class Stand:
         self.program.expect_running()
 
     def new_program(self):
-        return Program(self.world, JOB, "counter", ["--memory", "16M"])
+        return Program(self.world, JOB, self.workload, ["--memory", "16M"])
 
     def begin_anew(self):
         self.end_program()
