@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
 """A program moves between two hosts and back; a move that cannot work is refused and changes nothing."""
 
-import os
 import shutil
-import signal
 import sys
 
 from hosts import (Host, await_journal, await_rounds, clear, end, expect_no_rest, expect_only, images_of, run_test,
@@ -97,7 +95,7 @@ def interrupted(world, a, b, there=True):
                      env={} if there else {"STASIS_FAULT": f"hand-over:after:hold={hold}"})
     await_journal(*((b, '"phase":"data-return"') if there else (a, '"phase":"hand-over"')))
     wait_until(lambda: len(images_of(a, "fleet")) == 2, 60, lambda: f"the images are {images_of(a, 'fleet')}")
-    os.kill(processes.children(moving.pid)[0], signal.SIGINT)
+    processes.interrupt(processes.children(moving.pid)[0])
     hold.unlink()
     done = moving.wait()
     b.set_receiver()

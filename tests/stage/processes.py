@@ -104,6 +104,16 @@ def named(name, below):
     return [p for p in tree(below)[1:] if (stat(p) or ("",))[0] == cut]
 
 
+def interrupt(pid):
+    """Sends SIGINT, and waits until the process has taken it."""
+    os.kill(pid, signal.SIGINT)
+
+    def taken():
+        found = re.search(rb"^ShdPnd:\s*([0-9a-f]+)$", told(pid, "status") or b"", re.MULTILINE)
+        return found is None or not int(found[1], 16) >> (signal.SIGINT - 1) & 1
+    wait_until(taken, 60, f"process {pid} does not take SIGINT")
+
+
 def end(pid):
     """Kills one process if it still exists."""
     try:
