@@ -24,7 +24,7 @@ constexpr size_t kCount = sizeof(kKinds) / sizeof(kKinds[0]);
 
 Mutex g_mutex;
 uint32_t g_notes[kCount];
-char g_what[kCount][96];  // the causes noted first, as far as they fit
+char g_what[kCount][96];  // the first causes, as many as fit
 
 }  // namespace
 

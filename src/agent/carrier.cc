@@ -12,7 +12,7 @@ namespace stasis::agent {
 namespace {
 
 struct Carried : Item {
-  bool returned;  // imported since the last release
+  bool returned;  // mapped by MapCarried since the last release
 };
 
 Vector<Carried> g_items;

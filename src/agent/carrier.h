@@ -1,5 +1,5 @@
-// Exporting, releasing and mapping the memory at a suspend and a resume. Only the control thread
-// may call these functions, while the gate is closed and all work is drained, except where a
+// Exports, releases and maps the program's memory at a suspend and a resume. Only the control
+// thread may call these functions, while the gate is closed and all work is drained, except where a
 // comment says otherwise. So no other thread changes the tables meanwhile.
 #pragma once
 
@@ -37,9 +37,9 @@ CUresult TakeBackCarried();
 // Maps the memory behind `fd`, which stays the caller's, at the item's addresses. After an error
 // the item is not mapped, as before the call.
 CUresult MapCarried(uint32_t index, int fd);
-// Copies imported memory into new memory of this process, which takes its place. After an error the
-// item is unchanged, unless the driver cannot map it again. Then it is unmapped, and its descriptor
-// is still held.
+// Replaces imported memory by a copy in new memory of this process. After an error the item is
+// unchanged. If the driver cannot map the imported memory again, the item is instead unmapped, and
+// its descriptor is still held.
 CUresult OwnCarried(uint32_t index);
 bool IsMapped(uint32_t index);
 // Releases the memory that an incomplete resume has mapped, because the next attempt maps all
@@ -49,7 +49,7 @@ void DropReturned();
 // Drops all state in a forked child.
 void ResetCarrier();
 
-// Returns true if the program has closed no descriptor of an imported handle.
+// Returns true if the program has not closed any descriptor of an imported handle.
 bool KeptAreIntact();
 
 // Returns true if memory that a resume imported is mapped. May be called in any state of the gate.

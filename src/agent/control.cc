@@ -49,7 +49,7 @@ __thread bool t_tables_are_whole __attribute__((tls_model("initial-exec"))) = fa
 namespace {
 
 std::atomic<uint32_t> g_started{0};  // 0 not started, 1 starting, 2 started
-Watched g_outside;                   // the end of the control socket that clients take
+Watched g_outside;                   // the end of the control socket that clients duplicate
 Watched g_inside;
 std::atomic<bool> g_children_keep_files{false};  // see EnsureControl
 
@@ -128,9 +128,9 @@ void AfterForkInParent() {
 }
 
 // SAFETY: runs in the child after fork. Only this thread exists, and threads that are gone may have
-// held any lock, so it takes no lock, allocates nothing and frees nothing. The parent's GPU memory
-// is not usable here, but inherited descriptors would keep it alive, and the driver's open files
-// would prevent a dump of the child. With `keeps_files` the driver's files stay open.
+// held any lock, so this function takes no lock, allocates nothing and frees nothing. The parent's
+// GPU memory is not usable here, but inherited descriptors would keep it alive, and the driver's
+// open files would prevent a dump of the child. With `keeps_files` the driver's files stay open.
 void ResetInChild(bool keeps_files) {
   for (Mutex* mutex : kTableMutexes) mutex->ResetAfterFork();
   if (!t_tables_are_whole) {
@@ -165,13 +165,13 @@ void ResetInChild(bool keeps_files) {
 }
 
 void AfterForkInChild() {
-  // If the agent has not started, the process opened such files itself and not through CUDA
-  // (through NVML, for example), so its children may continue to use them.
+  // If the agent has not started, the process opened the driver's files without CUDA (through NVML,
+  // for example), so its children may continue to use them.
   ResetInChild(g_started.load() == 0 || g_children_keep_files.load());
 }
 
-// Handles a fork that began before the functions above were registered. Locks of look-ups may be
-// held, and another thread may have been in the middle of EnsureControl.
+// Handles a fork that began before the functions above were registered. Another thread may have
+// held a lock during a look-up, or may have been in the middle of EnsureControl.
 void AfterEarlyForkInChild() {
   if (t_forks == 0) ResetInChild(/*keeps_files=*/true);
 }

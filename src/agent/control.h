@@ -1,9 +1,9 @@
 // Creates the agent's control socket and serves it on the control thread.
 //
-// The control socket is a socket pair. A client takes one end with pidfd_getfd and sends another
-// socket over it, which it then uses for its requests (agent_protocol/protocol.h). The control
-// socket has no name, and CRIU's image holds no end of it that a restore would have to connect
-// again.
+// The control socket is a socket pair. A client duplicates one end with pidfd_getfd and uses it
+// only to send another socket, which carries the client's requests (agent_protocol/protocol.h). The
+// control socket has no name, and the process holds both of its ends, so CRIU restores it without
+// connecting to anything outside.
 #pragma once
 
 namespace stasis::agent {

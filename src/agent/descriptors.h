@@ -16,7 +16,7 @@ namespace stasis::agent {
 int KeepHigh(int fd);
 
 // Calls f(folder, name) for each name in /proc/self/fd, including "." and "..". `folder` is that
-// directory, opened. Makes no call if it cannot be opened.
+// directory, opened. Does not call f if the directory cannot be opened.
 //
 // SAFETY: takes no lock, allocates nothing, and makes system calls without libc's wrappers, which
 // the program could have replaced.
@@ -64,7 +64,7 @@ struct KeptFd {
 
   bool held() const { return fd >= 0; }
   bool Intact() const;  // the number still belongs to the same file
-  bool Keep(int from);  // holds a duplicate of it; false if no descriptor is left
+  bool Keep(int from);  // holds a duplicate of `from`; false if no descriptor is left
   void Close();
 };
 

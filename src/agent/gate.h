@@ -4,7 +4,7 @@
 // Calls that wait for work, or query its progress, only become `asking`: a thread blocked in such a
 // call may wait for work of a thread that is blocked at the gate. Seal stops them when the work is
 // done. The driver's own lock does not block all of them, and cuStreamQuery reads memory that the
-// driver's checkpoint takes away.
+// driver's checkpoint removes.
 //
 // Two words suffice. A thread announces itself (its own `inside`) and then loads the gate's word;
 // the closer closes the gate and then loads every `inside`. If both store before they load, at

@@ -20,7 +20,7 @@ namespace stasis::agent {
 namespace {
 
 constexpr int kBacklog = 128;
-constexpr int kConnectSeconds = 10;  // wait for a place in that queue
+constexpr int kConnectSeconds = 10;  // time limit for a connection attempt
 
 Mutex g_mutex;
 agent_protocol::Uuid g_name;
@@ -34,8 +34,8 @@ bool MakeName() {
   return g_named;
 }
 
-// Reads the name of this process's pid namespace, such as "pid:[4026531836]"; empty if /proc does
-// not give it. The name is not cached, because a restore may have placed the process in another
+// Reads the name of this process's pid namespace, such as "pid:[4026531836]"; empty if /proc cannot
+// be read. The name is not cached, because a restore may have placed the process in another
 // namespace.
 void ReadPidNamespace(char (&out)[32]) {
   const int before = errno;

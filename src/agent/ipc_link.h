@@ -1,9 +1,9 @@
 // The connection between two agents: a socket in the abstract namespace. Its address has two parts:
 //   - a random name. It is in the handle that the program passes on, and is restored from an image.
-//   - the pid namespace of the process. It is in neither, but each process can read its own. Copies
-//     of one process have the same name and pid, so they are in different pid namespaces, and each
-//     copy has its own address. Processes that were copied together share a pid namespace, so they
-//     compute the same addresses.
+//   - the pid namespace of the process. It is in neither the handle nor the image, but each process
+//     can read its own. Copies of one process have the same name and pid, so they are in different
+//     pid namespaces, and each copy has its own address. Processes that were copied together share
+//     a pid namespace, so they compute the same addresses.
 // Both ends check the process id and the user of the other one.
 #pragma once
 
@@ -53,7 +53,7 @@ inline constexpr char kIpcAwayName[] = "stasis-ipc-away";
 bool IsAway(const IpcPlace& place);
 // After a failed connection: waits, outside of the gate, while the owner is away. Returns true if
 // the caller should ask again. It returns true once even for an owner that was not away, since the
-// owner may have come back between the two checks; `*again` must be true at first.
+// owner may have been resumed between the two checks; `*again` must be true at first.
 bool AwaitOwner(const IpcPlace& owner, bool* again);
 // Tells an owner that this process closes the connection for a suspend, and will ask for the same
 // memory afterwards.

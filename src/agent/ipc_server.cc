@@ -42,7 +42,7 @@ enum Service : uint32_t { kOff, kTrying, kOn };
 
 constexpr int64_t kListenAgainNs = 200 * 1000000;
 constexpr int64_t kAdmitAgainNs = 20 * 1000000;
-constexpr int kLookMs = 1000;  // in case no descriptor is left to wake the thread
+constexpr int kLookMs = 1000;  // poll timeout, in case no descriptor is left to wake the thread
 
 Vector<Peer> g_peers;
 Vector<IpcUser> g_owed;  // importers that are away
@@ -152,7 +152,7 @@ bool AnswerReady(Peer* peer) {
 
 // Handles one packet. Returns false if the peer is to be disconnected. The caller holds the mutex.
 bool Serve(Peer* peer) {
-  static agent_protocol::Packet packet;  // of this thread
+  static agent_protocol::Packet packet;  // used by this thread only
   int fds[agent_protocol::kMaxBatch];
   uint32_t count = 0;
   Io io = agent_protocol::Receive(peer->socket.fd, &packet, fds, &count, 0);
@@ -184,8 +184,8 @@ bool Serve(Peer* peer) {
   return sent;
 }
 
-// Processes that share memory are suspended together, in any order: a connected peer is about to be
-// suspended too.
+// Processes that share memory are suspended together, in any order. So each connected peer is about
+// to be suspended too, and counts as away.
 void CloseAll() {
   g_listener.Close();
   Lock lock(g_ipc_server_mutex);
@@ -206,7 +206,7 @@ bool Admit() {
   Lock lock(g_ipc_server_mutex);
   Peer peer{};
   peer.user.pid = pid;
-  // Reserves room in g_owed for every peer: none may be forgotten at a suspend.
+  // Reserves room in g_owed for every peer, so that a suspend can record all of them.
   if (g_peers.size() >= kMaxPeers || !g_peers.Reserve(g_peers.size() + 1) ||
       !g_owed.Reserve(g_owed.size() + g_peers.size() + 1)) {
     close(fd);
@@ -229,7 +229,7 @@ void* Run(void*) {
       while (g_wanted.load() == kOff) FutexWait(&g_wanted, kOff);
     }
     SetService(kTrying);
-    if (g_wanted.load() == kOff) continue;  // PauseIpc may still have seen kOff
+    if (g_wanted.load() == kOff) continue;  // PauseIpc may have seen the old kOff and returned
     items.Clear();
     // The program may have closed the listener together with all other descriptors. If the thread
     // cannot listen again, ListenForIpc reports the failure, and the thread retries by itself,

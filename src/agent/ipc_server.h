@@ -16,7 +16,7 @@
 
 namespace stasis::agent {
 
-extern Mutex g_ipc_server_mutex;  // for a fork (control.cc); taken before g_memory_mutex
+extern Mutex g_ipc_server_mutex;  // exported for forks (control.cc); taken before g_memory_mutex
 
 // Starts to listen, if it does not listen yet. Returns false, with the reason on stderr, on an
 // error.

@@ -1,6 +1,6 @@
 // Functions of glibc whose symbol versions moved between releases (dlsym and pthread_create went to
-// libc.so.6 with version 2.34), found in the loaded libraries' own tables. So the agent needs no
-// symbol version that an older glibc lacks, and one build works with all of them.
+// libc.so.6 with version 2.34), found in the loaded libraries' own tables. So the agent needs only
+// symbol versions that older releases have too, and one build works with all releases.
 #pragma once
 
 #include <cstdint>

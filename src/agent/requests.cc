@@ -37,7 +37,7 @@ Watched g_client;
 // The last rejected client. If its socket were closed at once, the client would lose the answer.
 Watched g_refused;
 State g_state = State::kOpen;
-bool g_holding = false;  // between a release and its commit
+bool g_holding = false;  // true while descriptors of released memory are held
 bool g_lower_floor = false;
 uint32_t g_next_to_map = 0;
 uint64_t g_suspends = 0;
@@ -321,7 +321,7 @@ void OnMap(const agent_protocol::Ranges& request, const int* fds) {
   }
   for (uint32_t i = 0; i < request.count; ++i) {
     MoveCarried(request.first + i, request.ranges[i].device);
-    if (IsMapped(request.first + i)) continue;  // after a release or drop that failed half way
+    if (IsMapped(request.first + i)) continue;  // because a release or drop failed half way
     if (CUresult r = MapCarried(request.first + i, fds[i]); r != CUDA_SUCCESS) {
       AbandonMap();
       return AnswerDriver(r, "mapping memory");
@@ -379,7 +379,7 @@ void OnRejoin() {
 void EndClient() {
   NoteCopyIsLost();
   g_refused.Close();
-  g_client.Close();  // the last one, because its client waits for it
+  g_client.Close();  // last, because its client waits for this close
   if (g_state == State::kShut) return ReopenShut();
   if (g_state == State::kClosed || g_state == State::kMapped) {
     ReopenAlone();
@@ -460,7 +460,7 @@ void Serve() {
 
 void AdmitClient(int socket) {
   if (!g_client.Holds()) {
-    EndClient();  // its descriptor may have been closed by the program
+    EndClient();  // the program may have closed the client's descriptor
     g_client.Take(socket);
     return;
   }

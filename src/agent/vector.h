@@ -1,7 +1,7 @@
 // A growing array of plain structs. std::vector would bring a runtime library into the program.
 //
-// A caller that adds an entry must handle a false result: it fails the program's call, or notes a
-// blocker. An entry must not get lost.
+// A caller that adds an entry must handle a false result: it makes the program's call fail, or
+// notes a blocker. An entry must not get lost.
 #pragma once
 
 #include <cstddef>
@@ -67,7 +67,8 @@ class Vector {
     while (i < size_ && !matches(data_[i])) ++i;
     return i;
   }
-  // Erases all elements for which `matches(element)` is true. It is called once for each element.
+  // Erases all elements for which `matches(element)` is true. Calls `matches` once for each
+  // element.
   template <class F>
   void EraseIf(F matches) {
     size_t kept = 0;

@@ -1,5 +1,5 @@
-// The interface to the agent of one process, and the search for it. AgentClient (client.h)
-// implements it over the agent's socket.
+// AgentLink is the interface to the agent of one process, and Agents finds agents. AgentClient
+// (client.h) implements AgentLink over the agent's socket.
 //
 // A suspend: Close, ExportAll (keep the descriptors), Release, Commit.
 //   From Release on, the caller's descriptors keep the memory alive, and until Commit the agent's
@@ -8,8 +8,8 @@
 // A resume: Map (descriptors in the order of the export), Open. An undo before Release: Open. An
 // undo after Release: Map with the same descriptors, then Open.
 //
-// The destructor disconnects: it opens the gate before Release and has no effect after it
-// (protocol.h). There is one client at a time: a second one gets kAborted.
+// The destructor disconnects; protocol.h says what the agent does then in each state. There is one
+// client at a time: a second one gets kAborted.
 //
 // The answers come from an untrusted process: they are checked, but may still be false. Errors:
 // kNotFound (no agent there), kDeadlineExceeded, kFailedPrecondition (wrong state), kAborted
@@ -105,7 +105,7 @@ class Agents {
   virtual Result<agent_protocol::AgentHeader> ReadHeader(process::HostPid pid) = 0;
 };
 
-// Returns true for an agent's error that says that the driver ran out of GPU memory.
+// Returns true if an agent's error says that the driver ran out of GPU memory.
 bool IsOutOfMemory(const Error& error);
 
 // The agents inside the processes of this machine.

@@ -22,7 +22,8 @@ using std::chrono::milliseconds;
 // The time that an agent may take beyond the timeout of a step, to list the memory of the quiesced
 // program.
 constexpr milliseconds kRestSlack{10000};
-// An agent answers at once, unless its program is stopped or frozen.
+// Time limit for an agent to close its end, which it does at once unless its program is stopped or
+// frozen.
 constexpr milliseconds kDisconnectTime{2000};
 // Error::raw of a connection that the agent has ended.
 constexpr int64_t kEnded = 1;

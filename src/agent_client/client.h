@@ -68,8 +68,8 @@ class AgentClient final : public AgentLink {
                                  std::chrono::milliseconds timeout);
 
   // The destructor disconnects and then waits, for at most 2 s, until the agent has closed its end
-  // too. CRIU cannot dump a program that has the socket still open, because it belongs to the
-  // network namespace of this process.
+  // too. CRIU cannot dump a program that has the socket still open, because the socket belongs to
+  // the network namespace of this process.
   class Connection {
    public:
     explicit Connection(UniqueFd socket) : socket_(std::move(socket)) {}

@@ -19,15 +19,17 @@
 //                                               before which the client closes the descriptors.
 //                                               Only for agents with kRunningTold
 //   kExport                       kRanges …     at least one; each with `count` descriptors
-//   kRelease ReleaseRequest       kReply        only the receiver's descriptors keep the memory;
-//                                               with `hold` the agent keeps descriptors too;
-//                                               stack limits are lowered (CloseRequest::flags)
+//   kRelease ReleaseRequest       kReply        only the receiver's descriptors keep the memory
+//                                               alive; with `hold` the agent keeps descriptors
+//                                               too; stack limits are lowered
+//                                               (CloseRequest::flags)
 //   kCommit                       kReply        the agent has closed the descriptors that it held
 //   kMap     Ranges, descriptors  kReply        one for each batch, in the order of the export
 //   kOwn                          kReply        imported memory is copied into new memory of the
-//                                               program, which the driver alone can save; after
-//                                               an error (kDriver) the remaining memory is still
-//                                               imported. Only for agents with kMemoryTold
+//                                               program, which the driver can save without the
+//                                               agent; after an error (kDriver) the remaining
+//                                               memory is still imported. Only for agents with
+//                                               kMemoryTold
 //   kRest    RestRequest          kReply        after kCloseInSteps: `calls` more calls of the
 //                                               program pass the gate; then the same as kClose
 //   kOpen                         kReply        stack limits are restored and the program
@@ -255,7 +257,7 @@ struct HelloReply {
   uint32_t open_captures;
   uint32_t kept_descriptors;
   // Mapped ranges that a resume imported or that belong to another process: the driver alone could
-  // not restore them. The bytes count only the former.
+  // not restore them. `imported_bytes` counts only ranges that a resume imported.
   uint32_t imported_ranges;
   uint32_t reserved;
   uint64_t imported_bytes;
@@ -314,17 +316,16 @@ union Packet {
 // clients if control_fd >= 0.
 inline constexpr char kHeaderMagic[16] = {'S', 't', 'a', 's', 'i',  's',  ' ', 'a',
                                           'g', 'e', 'n', 't', '\r', '\n', 1,   0};
-// Tells where the memory is, for clients that cannot send a request, because a program that CRIU
-// has stopped does not answer. A bit may stay set for a while after its reason is gone, but is
-// never set too late.
+// Says where the memory is, for clients that cannot send a request because CRIU has stopped the
+// program. A bit may stay set for a while after its reason is gone, but is never set too late.
 enum HeaderMemory : uint32_t {
   kMemoryTold =
       1u << 31,  // this agent maintains the word and supports kOwn; in older agents it is 0
   kStepsTold = 1u << 30,    // not about memory: this agent supports kCloseInSteps and kRest
-  kRunningTold = 1u << 29,  // likewise kExportRunning
+  kRunningTold = 1u << 29,  // not about memory: this agent supports kExportRunning
   kMemoryAway = 1,          // the memory is released
   kMemoryImported = 2,      // a resume imported some of it: the driver alone could not restore it
-  kMemoryShared = 4,        // another process uses it, or it uses another's (CUDA IPC)
+  kMemoryShared = 4,        // another process uses it, or this one uses another's (CUDA IPC)
   // The bits of the features that this version of the agent supports.
   kSupported = kMemoryTold | kStepsTold | kRunningTold,
 };
@@ -335,7 +336,7 @@ struct alignas(64) AgentHeader {
   // In the process's own pid namespace. A forked child has its parent's pid here until it makes its
   // own control socket.
   int32_t pid;
-  int32_t control_fd;  // the end of a socket pair that clients take with pidfd_getfd; -1: none
+  int32_t control_fd;  // the end of a socket pair that clients duplicate with pidfd_getfd; -1: none
   uint32_t memory;     // HeaderMemory
   // The seconds of the control socket's SO_RCVTIMEO. They identify the socket, because the program
   // may have closed it and opened another file under its number. Unlike an inode they survive a

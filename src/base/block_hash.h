@@ -20,10 +20,10 @@
 // registers and adds up 191-bit products without reducing, and the pieces may be processed in any
 // order, each with its power of r.
 //
-// The key is secret to a user and a store. It is expanded from 32 bytes by ChaCha20 (RFC 8439),
-// nonce "stasis-block" (12 bytes), counter from 0: the first 16 bytes of the stream give r, the
-// next k_0, and so on, each as a little-endian number with its top bit cleared; p itself counts as
-// 0.
+// The key is a secret of one user, or of all users of a master key (base/secret.h). It is expanded
+// from 32 bytes by ChaCha20 (RFC 8439), nonce "stasis-block" (12 bytes), counter from 0: the first
+// 16 bytes of the stream give r, the next k_0, and so on, each as a little-endian number with its
+// top bit cleared; p itself counts as 0.
 #pragma once
 
 #include <array>

@@ -27,7 +27,7 @@ struct BoundedOptions {
   // kills the child and returns kCancelled.
   std::function<bool()> cancelled;
   // If positive, replaces the deadline: the question fails if it writes nothing for this long. If
-  // the question records each of its steps, it is given up only when it makes no progress.
+  // the question records each of its steps, AskBounded gives up only when it makes no progress.
   std::chrono::milliseconds each_step{0};
 };
 

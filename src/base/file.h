@@ -55,7 +55,7 @@ Status MakeDirs(const std::string& path, mode_t mode = 0700);
 // Removes a file. Succeeds if there is none.
 Status RemoveFile(const std::string& path);
 // Removes a tree without following links. Succeeds if there is none. Calls `removed` after each
-// entry that it removed.
+// removed entry.
 Status RemoveTree(const std::string& path, const std::function<void()>& removed = nullptr);
 bool PathExists(const std::string& path);
 // Returns the names in a directory, sorted, without "." and "..".

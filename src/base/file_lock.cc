@@ -17,7 +17,7 @@ bool TryLock(int fd) { return ::flock(fd, LOCK_EX | LOCK_NB) == 0; }
 
 // flock(2) has no timeout, so a thread that may be abandoned makes the blocking call. The thread
 // holds its own reference to the open file. If it gets the lock too late it must not unlock: the
-// lock belongs to the open file description, and the caller may have locked the same one meanwhile.
+// lock belongs to the open file description, which the caller may have locked meanwhile.
 Status LockUntil(int fd, const Deadline& deadline) {
   if (TryLock(fd)) return {};
   struct Shared {

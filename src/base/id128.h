@@ -30,7 +30,8 @@ struct Id128 {
   static Result<Id128> Random();
 };
 
-// The hash function of containers. Returns the first eight bytes, because ids look random.
+// The hash function for unordered containers. Returns the first eight bytes, because ids look
+// random.
 struct Id128Hash {
   size_t operator()(const Id128& id) const {
     size_t value;

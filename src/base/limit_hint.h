@@ -7,8 +7,8 @@
 namespace stasis {
 
 // Returns ", which is N" for a soft limit (RLIMIT_*), or an empty string if there is none. The text
-// names the program unless it is the command that the user typed, because the limits of a daemon's
-// worker differ from the caller's.
+// also names this program, unless it is the command that the user typed, because a daemon's worker
+// has other limits than the caller.
 std::string LimitText(int resource);
 
 // Returns a hint for a helper that ended without a message or could not get memory: the limit that

@@ -1,4 +1,4 @@
-// Opens paths given by a user, in a process that may have more rights than the owners of the
+// Opens paths from a user, in a process that may have more rights than the owners of the
 // directories on the path. A symbolic link is followed only if it belongs to root or the caller;
 // another user's link could redirect a write. A link to an open descriptor (/dev/stdout,
 // /proc/PID/fd/1) is rejected, because it names a different file in each process. The kernel checks

@@ -89,7 +89,7 @@ Status InParallel(size_t count, const std::function<Status(size_t)>& step) {
   if (count == 1) return step(0);
   std::vector<Status> results(count);
   std::vector<Thread> threads;
-  // Every step runs on its own thread, none on the caller's, because plan/plan.cc assumes that a
+  // Every step runs on its own thread and none on the caller's, because plan/plan.cc assumes that a
   // thread that waits inside a phase has no other work.
   for (size_t i = 0; i < count; ++i) {
     auto thread = Thread::Start([&results, &step, i] { results[i] = step(i); });

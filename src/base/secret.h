@@ -1,8 +1,8 @@
 // The secrets in a user's state folder, files of 32 random bytes and mode 0600.
 //
-//   DATA/secret.key  created when first needed. The origin MAC of images uses a key that is derived
-//                    from it, and so do the hashes of memory (block_hash.h) and the names of units
-//                    in images, unless there is a naming secret
+//   DATA/secret.key  created when first needed. The key of the origin MAC of images is derived from
+//                    it. So are the keys for hashes of memory (block_hash.h) and for names of
+//                    units in images, unless there is a naming secret
 //   DATA/names.key   the naming secret, which `stasis key join` derives from a master key. Hosts
 //                    that share it find each other's units. Hashes and names of units then use it
 //

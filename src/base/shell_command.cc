@@ -50,7 +50,7 @@ Result<bool> Drain(int fd, size_t keep, std::string& out, bool& more) {
     ::explicit_bzero(buffer, kept);
     if (kept < static_cast<size_t>(n)) {
       more = true;
-      return true;  // do not read an endless stream to its end
+      return true;  // the stream may be endless, so do not read on
     }
   }
 }

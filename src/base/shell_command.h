@@ -12,8 +12,8 @@ namespace stasis {
 
 struct ShellCommand {
   std::string setting;  // names the command in errors, which do not show the command itself
-  std::string command;  // for /bin/sh
-  size_t max_bytes;     // of its output
+  std::string command;  // run by /bin/sh
+  size_t max_bytes;     // maximum size of its output
 };
 
 // Runs the command in a session of its own and returns its output. stdin is /dev/null. The caller

@@ -23,7 +23,7 @@ class StopEvent {
   }
   StopEvent(const StopEvent&) = delete;
 
-  // Is readable as soon as a stop is requested.
+  // Becomes readable when a stop is requested.
   int fd() const { return fd_.get(); }
 
  private:

@@ -1,5 +1,5 @@
-// Turns a readable descriptor, such as the end of a pipe that a signal handler writes to, or one
-// whose other end is closed, into a stop token.
+// Requests a stop when a descriptor becomes readable, such as a pipe that a signal handler writes
+// to, or when its other end is closed.
 #pragma once
 
 #include <poll.h>

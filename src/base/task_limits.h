@@ -17,8 +17,8 @@ Error TaskError(int errno_value, std::string what);
 inline constexpr char kRaiseTaskLimit[] =
     "Raise the limit on processes (`ulimit -u`, or pids.max of the control group)";
 
-// If not null: the text that a program prints when it ends at such a limit. It tells the user which
-// changes may remain unfinished.
+// If not null: the text that a program prints when such a limit makes it exit. The text tells the
+// user which changes may remain unfinished.
 inline std::atomic<const char*> left_at_task_limit{nullptr};
 
 // Describes the limits of this process as one clause, such as "the limits on processes and threads

@@ -281,7 +281,7 @@ Result<Arena> ArenaStore::OpenKept(const ArenaPlace& place, const ArenaKey& key,
   return arena;
 }
 
-// Reads the known content of the arena from a record. Ignores a record that is unreadable or
+// Reads the hashes of the arena's content from a record. Ignores a record that is unreadable or
 // belongs to another user.
 void ArenaStore::LoadKnown(Arena& arena, const std::string& record_path, const ArenaKey& key,
                            uid_t owner) {

@@ -51,7 +51,7 @@ class Arena {
 
  private:
   friend class ArenaStore;
-  // The known content of the file. While an arena is in use, no record on disk states it.
+  // The hashes of the file's content. While an arena is in use, no record on disk has them.
   struct Known {
     ArenaHashes hashes;
     std::vector<Range> ranges;

@@ -140,7 +140,7 @@ Result<std::vector<ArenaPlace>> OpenPlaces(const Paths& paths, const ArenaOption
   std::vector<ArenaPlace> places;
   std::vector<std::string> spill = SpillFolders(paths);
   if (!options.spill_dir.empty()) {
-    // Uses a subdirectory, so that a directory of any mode can be given.
+    // Uses a subdirectory, so that the user may name a directory of any mode.
     const std::string folder =
         AbsolutePath(options.spill_dir) + "/stasis-spill-" + std::to_string(::geteuid());
     auto open = [&]() -> Status {

@@ -2,8 +2,8 @@
 // (--spill).
 //
 //   explicit        Paths::arena or ArenaOptions::place: only this one; a tmpfs
-//   own mount       RUN/arena, a tmpfs mounted there if permitted: huge pages, no swap where the
-//                   kernel can (6.4), limited only by the machine's memory
+//   own mount       RUN/arena, a tmpfs mounted there if permitted: huge pages, no swap if the
+//                   kernel supports that (6.4), limited only by the machine's memory
 //   run             RUN/arena if RUN is already on a tmpfs; its size is set elsewhere
 //   shared memory   /dev/shm/stasis-UID
 //   disk            the directory of --spill

@@ -69,7 +69,8 @@ Status ArenaStore::Reserve(uint64_t bytes) {
   }
 }
 
-// A resident mover keeps files registered until shortly after their names are removed.
+// Freed files release their memory with a delay, because a resident mover unregisters them only
+// after their names are removed.
 Status ArenaStore::MakingRoom(const ArenaPlace& place, const std::function<Status()>& allocate) {
   const auto no_room = [](const Status& status) {
     return !status && status.error().code == Code::kResourceExhausted;

@@ -74,7 +74,7 @@ class AttachedArena {
     uint64_t inode = 0;
     Mapping mapping;
     bool staged = false;
-    std::vector<bool> registered;  // by chunk
+    std::vector<bool> registered;  // indexed by chunk
     int watch = -1;
   };
 

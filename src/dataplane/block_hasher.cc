@@ -94,7 +94,7 @@ Status BlockHasher::Load() {
 
 uint64_t BlockHasher::MemoryBytes() const { return kTasksAt + round_blocks_ * sizeof(HashTask); }
 
-// Keeps existing allocations.
+// Allocates what is not allocated yet.
 CUresult BlockHasher::Allocate() {
   CUresult result = CUDA_SUCCESS;
   auto once = [&](bool there, auto&& make) {

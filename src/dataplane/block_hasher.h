@@ -42,7 +42,7 @@ class BlockHasher {
   // Returns the hash of the block at `position`, zero for a zero block. Positions must ascend.
   // Waits only for the portion that contains the block.
   Result<Id128> HashOf(size_t position);
-  // Stops at any point. Afterwards the GPU no longer reads the memory.
+  // May be called at any point. Afterwards the GPU no longer reads the memory.
   Status End();
   // GPU time of all portions for which HashOf() has waited so far.
   uint64_t elapsed_ns() const { return elapsed_ns_; }

@@ -24,7 +24,7 @@ class ChangedBlocks {
   Status Begin(cu::CUdeviceptr base);
   // Returns the next group of blocks to copy. Waits only for the hashes of one chunk.
   Result<std::optional<Group>> Next();
-  // Stops at any point. Afterwards the GPU no longer reads the memory.
+  // May be called at any point. Afterwards the GPU no longer reads the memory.
   Status End() { return hasher_.End(); }
 
   // The following values are complete after Next() has returned the last group.

@@ -35,7 +35,8 @@ struct Group {
   std::vector<Piece> pieces;
   uint64_t bytes = 0;
 };
-// Returns the next group in the arena's order, or nothing at the end. May block until it is known.
+// Returns the next group in the arena's order, or nothing at the end. May block while the next
+// group is still being determined.
 using NextGroup = std::function<Result<std::optional<Group>>()>;
 
 // Called with the number of bytes copied so far.

@@ -43,7 +43,7 @@ Status DeviceMemory::Import(int fd, uint64_t bytes) {
   // Do not let the driver interpret an arbitrary socket or pipe.
   struct stat st;
   if (::fstat(fd, &st) != 0) return FailErrno(errno, "stat a descriptor");
-  // A DMA buffer, as HIP exports memory, has no type.
+  // HIP exports memory as a DMA buffer, whose mode has no file type.
   if (!S_ISCHR(st.st_mode) && !S_ISREG(st.st_mode) && (st.st_mode & S_IFMT) != 0) {
     return Fail(NotShared("it is neither a device nor a file"));
   }

@@ -97,7 +97,8 @@ Status Mover::SendRanges(Op op, const std::vector<Range>& ranges, std::span<cons
       const Range& r = ranges[first + i];
       request.ranges[i] = {r.size_bytes, r.arena_offset, r.stored_bytes};
     }
-    // One request at a time, because the kernel limits the descriptors in flight.
+    // Wait for each reply before the next request, because the kernel limits the descriptors in
+    // flight.
     STASIS_TRY(
         process_.Call(request, fds.empty() ? fds : fds.subspan(first, request.count), deadline));
   }

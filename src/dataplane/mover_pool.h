@@ -39,8 +39,8 @@ struct CopyOptions {
   std::optional<Id128> expected;
   // Load: returns the number of bytes at the start of the arena that are filled by now. Called
   // before each part, with the number of bytes loaded, until everything is loaded. It may block,
-  // and call FreeBallast; it must return more than `loaded`, or an error that ends the load. Empty:
-  // the arena is full.
+  // and call FreeBallast; it must return more than `loaded`, or an error that ends the load. If
+  // there is no such function, the arena is already filled.
   std::function<Result<uint64_t>(uint64_t loaded)> filled;
   // Called on the caller's thread with the bytes copied and the total.
   std::function<void(uint64_t, uint64_t)> progress;
@@ -85,8 +85,8 @@ class MoverLink {
   // Starts a mover if none is running, and creates its context. Call this before the program is
   // touched, because the context may not fit into GPU memory.
   virtual Result<MoverInfo> Start(const Deadline& deadline) = 0;
-  // Stops the mover and waits until its GPU memory is free. A resident mover releases everything of
-  // this client and stays.
+  // Stops the mover and waits until its GPU memory is free. A resident mover releases everything
+  // that it holds for this client and keeps running.
   virtual Status Stop() = 0;
 
   // Attaches an arena; starts a mover if none is running. If the same file is attached again, its

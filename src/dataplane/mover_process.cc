@@ -30,7 +30,7 @@ Result<T> WithLimitHint(Result<T> result) {
   return result;
 }
 
-// A request that makes a mover release everything of this client and exit.
+// A request that makes a mover release everything that it holds for this client and exit.
 std::string LeaveRequest() {
   Request request = Make(Op::kEnd);
   request.id = 1;
@@ -72,8 +72,8 @@ Status MoverProcess::Stop() {
   return {};
 }
 
-// The mover releases everything of this client before it answers, so the next client finds no lock
-// held.
+// The mover releases everything that it holds for this client before it answers, so the next client
+// finds no lock held.
 Status MoverProcess::EndSession() {
   auto ended = Call(Make(Op::kEnd), {}, Deadline::In(kReleaseLimit));
   // A mover that is busy or in an unknown state must not continue with this client's memory.

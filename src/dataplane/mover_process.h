@@ -65,8 +65,8 @@ class MoverProcess {
   Result<wire::Reply> CallOrStart(const wire::Request& request, std::span<const int> fds,
                                   const Deadline& deadline);
 
-  // Stops the mover and waits for its exit. A resident one releases everything of this client and
-  // stays.
+  // Stops the mover and waits for its exit. A resident one releases everything that it holds for
+  // this client and keeps running.
   Status Stop();
 
  private:

@@ -8,8 +8,8 @@
 // a struct.
 //
 //   phase     request      descriptors       effect
-//   idle      hello        0 or 1: a lock    returns the mover's properties; it holds the
-//                                            lock until the end
+//   idle      hello        0 or 1: a lock    returns the mover's properties. The mover holds
+//                                            the lock until `end`
 //   idle      attach       1: the arena      maps its memory; earlier registrations are kept
 //   idle      detach                         releases the arena
 //   idle      warm                           touches and registers `bytes` of it

@@ -11,7 +11,7 @@
 namespace stasis::dataplane {
 
 // Serves ipc::kHelperSocketFd. After the idle time the mover exits only if it holds no GPU memory
-// but the context.
+// except its context.
 [[noreturn]] void ServeMover(const ipc::HelperServerOptions& options);
 
 }  // namespace stasis::dataplane

@@ -31,8 +31,8 @@ class MoverWork {
 
   // Releases the attached arena and its lock. Not allowed during a save or load.
   Status Detach();
-  // Releases everything of the client, including memory and the secret of hashes. Allowed at any
-  // time.
+  // Releases everything that the mover holds for the client, including memory and the secret of
+  // hashes. Allowed at any time.
   Status End();
   // Unmaps arenas that were removed.
   Status ForgetRemoved();
@@ -73,7 +73,7 @@ class MoverWork {
   Stopwatch watch_;  // started with the save or load
   std::unique_ptr<DeviceMemory> memory_;
   std::vector<Range> ranges_;
-  std::vector<uint8_t> skip_;  // by block; empty if none is skipped
+  std::vector<uint8_t> skip_;  // indexed by block; empty if none is skipped
   uint64_t expected_count_ = 0;
   uint64_t loaded_bytes_ = 0;  // bytes of the arena loaded so far
 };

@@ -1,5 +1,5 @@
-// Movers and arenas that a caller keeps between operations, with contexts and registered memory. A
-// command keeps them until it exits, or leaves its movers running for the next command
+// Movers and arenas that a caller keeps between operations, with their contexts and registered
+// memory. A command keeps them until it exits, or leaves its movers running for the next command
 // (MoverOptions::resident_dir).
 #pragma once
 

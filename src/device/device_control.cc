@@ -21,7 +21,7 @@ GpuUuid GpuUuidOf(const uint8_t (&bytes)[16]) {
 bool GpuUuidBytes(const GpuUuid& uuid, uint8_t (&bytes)[16]) {
   std::string_view text = uuid.value;
   constexpr std::string_view kPrefix = "GPU-";
-  constexpr size_t kDigits = 36;  // with four hyphens
+  constexpr size_t kDigits = 36;  // including four hyphens
   if (!text.starts_with(kPrefix) || text.size() != kPrefix.size() + kDigits) return false;
   text.remove_prefix(kPrefix.size());
   size_t count = 0;

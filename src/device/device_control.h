@@ -32,7 +32,7 @@ bool GpuUuidBytes(const GpuUuid& uuid, uint8_t (&bytes)[16]);
 
 struct Gpu {
   GpuUuid uuid;
-  int index = 0;  // the driver's number, with no GPU hidden
+  int index = 0;  // the driver's number of the GPU if no GPU is hidden
   std::string name;
   uint64_t total_bytes = 0;
   uint64_t free_bytes = 0;
@@ -118,11 +118,11 @@ struct ControlOptions {
   // How long to wait for a stable driver state after a helper was killed.
   std::chrono::milliseconds settle_timeout{10000};
   // A descriptor that every helper holds until its driver calls for this control have returned, or
-  // -1. If the descriptor holds a journal's lock, the lock stays taken while a helper is inside the
+  // -1. If the descriptor holds a journal's lock, the lock stays held while a helper is inside the
   // driver.
   int inherit_fd = -1;
-  // If both are set, the helper stays for this time without a client, and later commands find it in
-  // this directory (ipc/resident.h). Otherwise it exits with the control.
+  // If both are set, later commands find the helper in this directory (ipc/resident.h), and it
+  // exits after this time without a client. Otherwise it exits with the control.
   std::string resident_dir;
   std::chrono::milliseconds idle_timeout{0};
 };

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kLibraryPath = "LD_LIBRARY_PATH=";
 
-// Returns whether a variable affects which driver and which GPUs a helper finds.
+// Returns whether an environment variable affects which driver and which GPUs a helper finds.
 bool SelectsDriver(std::string_view entry) {
   return entry.starts_with(kLibraryPath) || abi::IsDriverVariable(entry);
 }

@@ -25,9 +25,9 @@ Result<GpuMap> ParseGpuMap(std::string_view text, const std::vector<Gpu>& old_gp
                            const std::vector<Gpu>& new_gpus);
 
 // Returns a map for a program that is restored where some of its `old_gpus` are missing. Each GPU
-// that is still there stays; the others move in order to the GPUs of their model that the program
-// did not have. Returns kUnimplemented unless there are exactly as many such GPUs as missing ones,
-// because otherwise the user must choose.
+// that is still there stays; the others move, in this order, to the GPUs of their model that the
+// program did not have. Returns kUnimplemented unless there are exactly as many such GPUs as
+// missing ones, because otherwise the user must choose.
 Result<GpuMap> ReplaceMissingGpus(const std::vector<Gpu>& old_gpus,
                                   const std::vector<Gpu>& new_gpus);
 

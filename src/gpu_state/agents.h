@@ -41,9 +41,9 @@ Result<uint32_t> MemoryOf(agent_client::Agents& agents, const process::ProcessId
 // other versions.
 bool SaysMemoryIsAway(agent_client::Agents& agents, process::HostPid pid);
 
-// Returns the record of a process that is suspended with its context kept, so that the driver calls
-// it running. Also reads the agent's header, because the process may have become another program
-// by exec, or have its memory again. Does not connect to the agent.
+// Returns the record of a process that is suspended with its context kept. The driver reports such
+// a process as running. Also reads the agent's header, because the process may have executed
+// another program or have its memory back. Does not connect to the agent.
 std::optional<SuspendedProcess> LoadKeptContext(
     const Paths& paths, const process::ProcessId& id,
     agent_client::Agents& agents = agent_client::AgentsInProcesses());

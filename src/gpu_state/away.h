@@ -18,8 +18,8 @@ struct AwayOptions {
   bool assume_unshared = false;
   // suspend: only the data leaves the GPU, without a call to the driver.
   bool keep_context = false;
-  // With keep_context: a process uses a driver that cannot checkpoint it, so that there is no other
-  // way (DeviceProcess::no_checkpoint). Set by the operation.
+  // With keep_context: the driver of a process cannot checkpoint it, so there is no alternative
+  // (DeviceProcess::no_checkpoint). Set by the operation.
   bool no_checkpoint = false;
   // Folder for GPU data. If empty, the data stays in host memory.
   std::string spill_dir;

@@ -51,8 +51,8 @@ class Steps {
       const bool all = none && all_wait.passed();
       if (!none || all) all_wait = Deadline::In(kAllWait);
       // A program that may submit calls gets the full `time` to become quiescent again. The work of
-      // the others may depend on it, so each of them gets at most kFirstStep, and does not delay
-      // the next step. A round without any quiescent program lasts kPollRound for all.
+      // the others may depend on that program, so each of them gets at most kFirstStep, and does
+      // not delay the next step. A round without any quiescent program lasts kPollRound for all.
       STASIS_TRY(Round(none ? kPollRound : time, [&](size_t i, milliseconds span) {
         const bool steps = before[i] != 0 || all;
         return owners_[i].agent->Rest(steps ? calls : 0,

@@ -66,8 +66,8 @@ void AddDataAway(Plan& plan, SharedSuspend& shared, Phase tree_check) {
 
 namespace {
 
-// The driver's undo does not take data of kept contexts away again, so it is an error if one of
-// these processes is running again.
+// The undo of the driver's phases does not save the data of kept contexts again, so it is an error
+// if one of these processes is running again.
 Status CheckKeptAreAway(Services& services, const Processes& processes) {
   Processes kept;
   for (const auto& p : processes) {

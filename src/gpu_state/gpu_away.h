@@ -1,5 +1,6 @@
-// The phases that take a target's GPU state away and bring it back, by the shared or the opaque
-// path of each process. They are the middle part of the plans of suspend, resume, dump and restore.
+// The phases that save and release a target's GPU state, and those that bring it back, by the
+// shared or the opaque path of each process. They are the middle part of the plans of suspend,
+// resume, dump and restore.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +44,7 @@ struct GpuBack {
   // Null: the driver restores everything.
   SharedResume* shared = nullptr;
   device::GpuMap map;
-  uint64_t driver_bytes = 0;  // for the account
+  uint64_t driver_bytes = 0;  // reported by the restore phase
   // Only for a restore. `programs` create the programs, in order, and fill in `processes`;
   // `data_read` fills the arenas. Both run in parallel with the load. Until `processes` is filled
   // in, `driver_bytes_by_gpu` gives the memory that the driver will need.

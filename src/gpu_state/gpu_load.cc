@@ -90,7 +90,7 @@ Status GpuLoad::LoadShard(size_t index, PhaseScope* scope, const Deadline& deadl
   }
   dataplane::CopyOptions copy;
   // Blocks that come from an image (`filled`) need no checksum here: they were checked when they
-  // were read. Their arena's record may not be read either, because data-bind writes it meanwhile.
+  // were read. Nor must their arena's record be read, because data-bind writes it meanwhile.
   if (!shard.filled) {
     const auto& record = shard.arena->record();
     if (record.has_checksum) copy.expected = record.checksum;

@@ -28,8 +28,8 @@ class GpuRoom {
   std::vector<UniqueFd> locks_;
 };
 
-// Checks the free memory without taking locks. A process on several GPUs needs the sum of its
-// memory there, because its share on each is not known.
+// Checks the free memory without taking locks. A process on several GPUs fits if those GPUs
+// together have enough room, because its share on each is not known.
 Status CheckRoom(const std::vector<device::Gpu>& gpus,
                  const std::vector<plan::RecordedProcess>& processes, const device::GpuMap& map);
 

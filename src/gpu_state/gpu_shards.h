@@ -21,7 +21,7 @@ struct GpuShard {
   uid_t owner = 0;
   size_t member = 0;                     // index of its process in the list of members
   std::vector<dataplane::Range> ranges;  // laid out
-  std::vector<size_t> places;            // of each range in the agent's list
+  std::vector<size_t> places;            // index of each range in the agent's list
   std::optional<dataplane::Arena> arena;
   // A range of an earlier image, and its index in that image's manifest.
   struct EarlierRange {
@@ -35,8 +35,8 @@ struct GpuShard {
   // the arena is already full.
   std::shared_ptr<std::atomic<uint64_t>> filled;
   std::vector<UniqueFd> memory;                  // new, filled GPU memory; one for each range
-  std::optional<Id128> checksum;                 // of data on disk
-  std::optional<dataplane::ArenaHashes> hashes;  // of its blocks when they were saved
+  std::optional<Id128> checksum;                 // only for data on disk
+  std::optional<dataplane::ArenaHashes> hashes;  // hashes of its blocks when they were saved
 
   uint64_t bytes() const;
   // Returns the bytes from the beginning of the arena to the end of the last range.

@@ -22,9 +22,9 @@ using plan::RecordedProcess;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Limits of one phase for all processes. The driver saves 2 GB/s and restores 6 GB/s (measured on
-// an H200), so 140 GiB take more than a minute. The lock waits for submitted work, which may be a
-// long kernel.
+// Time limits of one phase for all processes. The driver saves 2 GB/s and restores 6 GB/s (measured
+// on an H200), so 140 GiB take more than a minute. The lock waits for submitted work, which may be
+// a long kernel.
 constexpr seconds kLockTimeout{30};
 constexpr seconds kDataTimeout{600};
 constexpr seconds kUnlockTimeout{30};

@@ -18,7 +18,7 @@ Processes AsRunning(Processes processes);
 Status RestoreSuspendRecord(const Paths& paths, const plan::RecordedProcess& process);
 
 // The phases skip processes that are in the wanted state already. `processes` must outlive the
-// plan. It is read when a phase runs, because a restore knows its processes only after CRIU has
+// plan. It is read when a phase runs, because the processes of a restore exist only after CRIU has
 // created them. A restore takes `gpus` and `device_bytes` from the manifest.
 plan::Phase GpuLock(Services& services, const Processes& processes);
 plan::Phase GpuCheckpoint(Services& services, const Processes& processes, uint64_t bytes);
@@ -31,7 +31,7 @@ plan::Phase GpuRestore(Services& services, const Processes& processes, const dev
 plan::Phase GpuUnlock(Services& services, const Processes& processes);
 
 // The error for a program that cannot be suspended again because some of its processes have their
-// memory back: the driver's checkpoint of such memory succeeds, and its restore never does.
+// memory back: the driver's checkpoint of such memory succeeds, but its restore always fails.
 Error PartlyResumed();
 
 // Returns one process to its recorded state from any other state. This is the undo of all phases

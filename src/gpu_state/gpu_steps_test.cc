@@ -92,7 +92,7 @@ TEST(ReturnToRecordedStateTest, WithoutRoomItStaysSuspendedAndALaterCallSucceeds
   World world(2);
   auto record = world.Record();
   for (auto& process : world.program.processes()) process->state = ProcessState::kCheckpointed;
-  for (auto& gpu : world.device->gpus) gpu.free_bytes = 100u << 20;  // for one of the two
+  for (auto& gpu : world.device->gpus) gpu.free_bytes = 100u << 20;  // enough for one process
   Status back = ReturnAllToRecordedState(world.services, record);
   ASSERT_FALSE(back);
   EXPECT_EQ(back.error().code, Code::kResourceExhausted);

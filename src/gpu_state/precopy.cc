@@ -23,9 +23,9 @@ Result<Precopied> Precopy(GpuShard& shard, std::span<const int> fds, dataplane::
   return result;
 }
 
-// The mover hashes the program's memory some time before or after it copies a block, so a block
-// that was copied is hashed again, in the arena. A block that was not copied had the same hash as
-// the arena, or is zero: the arena's bytes and their hash are as before.
+// The mover does not hash and copy a block at the same time, so a copied block is hashed again, in
+// the arena. A block that was not copied had the same hash as the arena or was zero, so the arena's
+// bytes and their hash are as before.
 Status HashPrecopied(GpuShard& shard, Precopied precopied, const BlockKey& key,
                      const std::function<bool()>& go_on) {
   Status hashed =

@@ -12,7 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr seconds kAgentTimeout{60};  // for lists of a million pieces
+constexpr seconds kAgentTimeout{60};  // long enough for lists of a million pieces
 
 // Maps the program's own memory, behind the closed gate.
 Status MapAgain(Services& services, SharedMember& member, milliseconds timeout) {
@@ -59,8 +59,8 @@ Status OpenGate(Services&, SharedMember& member, milliseconds timeout) {
 
 }  // namespace
 
-// Each step is done for all programs before the next one begins. When a program opens memory of
-// another program, that memory is mapped, and no program runs that could free it.
+// Each step is done for all programs before the next one begins. So when a program opens another
+// program's memory, that memory is mapped, and no program is running that could free it.
 Status ReturnMemory(Services& services, std::vector<SharedMember>& members) {
   const auto timeout = std::min<milliseconds>(services.undo_timeout(), kAgentTimeout);
   Status all;

@@ -9,9 +9,9 @@
 
 namespace stasis::gpu_state {
 
-// Gives every program its memory back, with the current content, and lets it run. The driver's
-// state must have been restored before. Members that have ended are skipped. Returns the first
-// error, which names its process; may be called repeatedly.
+// Maps the memory of every program again, with its current content, and lets the program run. The
+// driver's state must have been restored before. Members that have ended are skipped. Returns the
+// first error, which names its process; may be called repeatedly.
 Status ReturnMemory(Services& services, std::vector<SharedMember>& members);
 
 }  // namespace stasis::gpu_state

@@ -21,7 +21,7 @@ struct Services {
   std::string stasis_version;
   config::Settings settings;
   // Time limit for returning a process to its recorded state. --timeout does not shorten it: a
-  // phase is usually late because the data is large, and the way back takes as long.
+  // phase is usually late because the data is large, and the undo takes as long.
   std::chrono::milliseconds undo_timeout() const {
     return config::Milliseconds(settings.undo_timeout_s);
   }

@@ -68,7 +68,7 @@ void SharedResume::Disconnect() {
 
 Status SharedResume::AddProcess(const process::ProcessId& id) {
   // An agent that has not released its memory is not asked: the driver carried that memory, and the
-  // agent may be unable to answer while the driver has its program.
+  // agent may be unable to answer while the driver has locked its program.
   STASIS_ASSIGN(const uint32_t memory, MemoryOf(*services_.agents, id));
   if ((memory & agent_protocol::kMemoryAway) == 0) return {};
   STASIS_ASSIGN(auto agent, FindAgent(*services_.agents, id));
@@ -189,7 +189,7 @@ Status SharedResume::FreeBallast(PhaseScope* scope, const Deadline& deadline) {
 Status SharedResume::Load(PhaseScope* scope, const Deadline& deadline,
                           const std::function<void(uint64_t)>& progress) {
   std::mutex mutex;
-  std::map<GpuUuid, uint64_t> done;  // guarded by it
+  std::map<GpuUuid, uint64_t> done;  // guarded by `mutex`
   return ForEachLoad([&](const GpuUuid& gpu, GpuLoad& load) {
     return load.Load(scope, deadline, [&](uint64_t bytes) {
       std::lock_guard lock(mutex);
@@ -385,8 +385,8 @@ Status SharedResume::RunAll(const Deadline& deadline) {
 
 namespace {
 
-// Releases the arenas of a program that has its memory. The data that a killed operation left there
-// may be outdated and is useful only for comparison.
+// Releases the arenas of a program that has its memory back. The data that a killed operation left
+// there may be outdated and is useful only for comparison.
 void RecycleArenas(Services& services, const process::ProcessId& id) {
   auto store = ExistingArenas(services.paths);
   if (!store) return;

@@ -4,7 +4,7 @@
 //   load-room    starts movers, which allocate all the memory, and a ballast for the driver's share
 //   data-load    copies from the arenas in parallel with the driver's restore and unlock. The
 //                ballast is freed before the restore
-//   data-return  the agents map the memory and open: the programs run
+//   data-return  the agents map the memory and open their gates: the programs run
 //
 // Until data-return the programs stay suspended whatever fails: the arenas keep the data.
 //

@@ -27,7 +27,7 @@ using std::chrono::seconds;
 // Time to create the movers' contexts and to allocate arenas; fallocate takes 25 ms for a GiB.
 constexpr seconds kRoomTimeout{120};
 constexpr seconds kGateTimeout{30};   // like the driver's lock: submitted work has to end
-constexpr seconds kAgentTimeout{60};  // for lists of a million pieces
+constexpr seconds kAgentTimeout{60};  // long enough for lists of a million pieces
 constexpr seconds kSaveTimeout{600};
 
 constexpr const char* kUndoGroup = "memory";

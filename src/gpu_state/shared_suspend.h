@@ -1,7 +1,8 @@
 // The shared path of a suspend: agents export their programs' GPU memory as descriptors, and movers
 // copy it to arenas while the driver saves the rest.
 //
-//   data-room     starts movers, allocates arenas; every check that can fail is made here
+//   data-room     starts movers, allocates arenas and makes the last checks while the programs
+//                 still run
 //   data-precopy  optional: copies to the arenas while the programs run, so that data-save copies
 //                 only what changes after it
 //   gate-close    no call of the programs reaches the GPU, and submitted work has ended
@@ -63,10 +64,10 @@ class SharedSuspend {
   std::vector<GpuShard>& shards() { return shards_; }
 
   // `driver_bytes`: host memory that the driver will need besides the arenas. It is charged to the
-  // control group of the programs, which may be that of the arenas too.
+  // control group of the programs, to which the arenas may be charged too.
   plan::Phase DataRoom(uint64_t driver_bytes);
-  // An error of the copy becomes a note, because it only makes the save take longer. Does nothing
-  // for arenas on disk.
+  // An error of the copy does not fail the phase, because it only makes the save take longer;
+  // notes() reports it. Does nothing for arenas on disk.
   plan::Phase DataPrecopy();
   plan::Phase GateClose();
   // `processes`, whose device_bytes are the driver's share (SubtractShared), must outlive the plan.
@@ -78,8 +79,8 @@ class SharedSuspend {
   plan::Phase DataSave();
   plan::Phase DataCommit();
 
-  // Gives every program its memory back, with the current content, and lets it run. The driver's
-  // state must have been restored before. May be called at any time and repeatedly.
+  // Maps the memory of every program again, with its current content, and lets the program run. The
+  // driver's state must have been restored before. May be called at any time and repeatedly.
   Status ReturnMemory();
   // After ReturnMemory(): closes this process's descriptors and stops the movers; otherwise memory
   // that the programs free would stay allocated. The arenas stay locked by this object.

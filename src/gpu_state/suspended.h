@@ -16,11 +16,11 @@ namespace stasis::gpu_state {
 struct SuspendedProcess {
   process::ProcessId id;
   std::vector<device::GpuUuid> gpus;
-  uint64_t device_bytes = 0;  // with a kept context, of the data only
+  uint64_t device_bytes = 0;  // with a kept context, only the bytes of the data
   int64_t since_unix_s = 0;
   uint64_t pid_namespace = 0;  // the namespace of `id`, set by SaveSuspended(); 0 if unknown
-  // Set after a resume onto other GPUs was undone: the driver made its new checkpoint there, so for
-  // the driver the process is at NEW instead of OLD. Empty, or all GPUs (device/gpu_map.h).
+  // Set after a resume onto other GPUs was undone: the driver made its new checkpoint there, so it
+  // has the state on GPU NEW instead of OLD. Empty, or all GPUs (device/gpu_map.h).
   device::GpuMap moved = {};
   bool context_kept = false;  // only its data is away (shared_suspend.h)
   // The driver that holds its state, for example "nvidia 580.159.04"; empty in records of older

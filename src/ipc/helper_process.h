@@ -1,6 +1,6 @@
 // A helper process and the connection to it, as its client sees it. A helper is a Stasis program
 // that serves requests over a SOCK_SEQPACKET socket: the device helper or a mover. A private helper
-// exits with its client. A resident one stays for later commands (resident.h).
+// exits with its client. A resident one keeps running for later commands (resident.h).
 //
 // Not thread-safe, except Kill().
 #pragma once
@@ -20,7 +20,7 @@
 namespace stasis::ipc {
 
 // Descriptor numbers in every helper.
-inline constexpr int kHelperSocketFd = 3;  // its first client
+inline constexpr int kHelperSocketFd = 3;  // the socket of the helper's first client
 inline constexpr int kHelperLockFd = 4;    // HelperCommand::lock_fd: held open, never used
 inline constexpr int kHelperListenFd = 5;  // resident: a bound socket to listen on
 
@@ -29,8 +29,8 @@ struct HelperCommand {
   std::vector<std::string> arguments;
   // The whole environment; see ScrubbedEnvironment().
   std::vector<std::string> environment;
-  // The helper holds this descriptor until it has no work of this client left (-1: none). If it
-  // holds a journal's lock, the lock stays taken while the helper works for the client.
+  // The helper holds this descriptor until it has no work of this client left (-1: none). If the
+  // descriptor holds a journal's lock, the lock stays held while the helper works for the client.
   int lock_fd = -1;
 };
 

@@ -44,7 +44,7 @@ bool EnterHelper(int argc, char** argv, HelperServerOptions& options) {
   return true;
 }
 
-// listen() is called here, because SO_PEERCRED names the process that called it.
+// The helper itself calls listen(), because SO_PEERCRED names the process that called listen().
 UniqueFd ListenAsHelper() {
   UniqueFd listener(kHelperListenFd);
   if (::listen(kHelperListenFd, 8) != 0) listener.Reset();
@@ -67,7 +67,8 @@ NameWatch::NameWatch(std::string path) : path_(std::move(path)) {
   if (path_.empty() || ::lstat(path_.c_str(), &st) != 0) return;
   file_ = FileId::Of(st);
   events_.Reset(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
-  // IN_ATTRIB: the number of links changes. The file itself exists as long as the socket is bound.
+  // IN_ATTRIB reports the new number of links after a removal. IN_DELETE_SELF would not, because
+  // the file itself exists as long as the socket is bound.
   if (!events_ || ::inotify_add_watch(events_.get(), path_.c_str(),
                                       IN_ATTRIB | IN_MOVE_SELF | IN_DONT_FOLLOW) < 0) {
     events_.Reset();

@@ -43,7 +43,7 @@ class NameWatch {
   // Becomes readable when the name may have been removed; -1 if that cannot be watched.
   int fd() const { return events_.get(); }
   // Reads the events. Returns true if the name was removed or belongs to another file now. The
-  // helper must then not remove it.
+  // helper must then not remove the name.
   bool IsRemoved();
 
  private:

@@ -202,8 +202,8 @@ Result<bool> Dismiss(HelperProcess& helper, const std::string& leave_request,
   if (AwaitReadable(helper.socket(), Deadline::Sooner(deadline, patience))) {
     auto packet = ReceivePacket(helper.socket(), &byte, 1);
     if (!packet || packet->size == 0) return false;
-    // The helper answered, so it has no other client. A helper of another version may not know the
-    // request.
+    // The helper answered, so it has no other client. A helper of another version may not support
+    // the request.
     if (helper.WaitEnd(Deadline::Sooner(deadline, Deadline::In(kResidentAnswer)))) return true;
   } else if (!patience.passed()) {
     return late();

@@ -1,10 +1,10 @@
-// Resident helpers: helper processes that stay between commands. This file finds, starts and stops
-// them. The socket of each has a name in a directory that only its user may enter:
+// Resident helpers: helper processes that keep running between commands. This file finds, starts
+// and stops them. The socket of each has a name in a directory that only its user may enter:
 //
 //   DIR/NAME-BUILD.helper   one for each name and build of the program
 //   DIR/NAME-BUILD.lock     held from the creation of the name until the helper answers
 //
-// A resident helper serves one client at a time and disconnects others at once, which then start
+// A resident helper serves one client at a time. It disconnects others at once, and they start
 // private helpers. helper_server.h is the helper's side.
 #pragma once
 
@@ -56,14 +56,14 @@ enum class Greeting {
   kBroken,  // its answer was invalid, or it cannot work any more
 };
 // Sends a first request and waits for the answer. An error means that the helper works but cannot
-// do what is asked; it is returned to the caller.
+// do what is asked; OpenResident returns the error.
 using Greet = std::function<Result<Greeting>(HelperProcess& helper, const Deadline& deadline)>;
 
 struct ResidentOptions {
-  std::string path;  // of ResidentPath()
+  std::string path;  // from ResidentPath()
   // The request that makes a helper release everything that it holds for its client, and exit.
   std::string leave_request;
-  std::chrono::milliseconds settle_timeout{10000};  // for the exit of a killed helper
+  std::chrono::milliseconds settle_timeout{10000};  // time limit for the exit of a killed helper
 };
 // Returns the helper of that name after `greet` returned kServes; starts one if none is running. A
 // helper is replaced if it hangs, is broken, or has other resource limits or control groups than

@@ -5,8 +5,8 @@
 // HIP has no contexts that a program must make: a thread always has a current device. A CUcontext
 // is therefore a token of a device here, and is never passed to HIP.
 //
-// Threads: call Resolve first, from any number of threads with the same library; everything else is
-// as safe as the function of HIP behind it.
+// Threads: call Resolve first. Several threads may call it at once, with the same library. Every
+// other function is as thread-safe as the function of HIP behind it.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace stasis::hip::as_driver {
 inline constexpr const char* kLibraries[] = {"libamdhip64.so.7", "libamdhip64.so.6",
                                              "libamdhip64.so.5"};
 inline constexpr char kLibraryName[] = "libamdhip64.so";  // the prefix of all of them
-// A function that each of them has, and no other driver.
+// A function that all of them have, and no other driver's library.
 inline constexpr char kMarkSymbol[] = "hipGetDeviceCount";
 
 // Versions as hipRuntimeGetVersion returns them: 10,000,000 * major + 100,000 * minor + patch.
@@ -88,12 +88,12 @@ namespace adapter {
 
 inline CUresult cuDriverGetVersion(int* version) {
   const CUresult r = g_calls.hipRuntimeGetVersion(version);
-  // As CUDA writes it: 1000 * major + 10 * minor.
+  // In CUDA's format: 1000 * major + 10 * minor.
   if (r == CUDA_SUCCESS) *version = *version / 10000000 * 1000 + *version / 100000 % 100 * 10;
   return r;
 }
 
-// The agent tries whether memory can be exported; HIP has no attribute for it.
+// HIP has no such attributes. The agent tests whether memory can be exported.
 inline CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
   *value = attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ||
            attribute == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
@@ -126,7 +126,7 @@ inline CUresult cuCtxPopCurrent_v2(CUcontext* context) {
   return r == CUDA_SUCCESS ? g_calls.hipSetDevice(t_replaced.devices[--t_replaced.count]) : r;
 }
 inline CUresult cuCtxSynchronize() { return g_calls.hipDeviceSynchronize(); }
-// Lower limits free nothing here.
+// With HIP, lower limits would free no memory.
 inline CUresult cuCtxGetLimit(size_t*, CUlimit) { return CUDA_ERROR_NOT_SUPPORTED; }
 inline CUresult cuCtxSetLimit(CUlimit, size_t) { return CUDA_ERROR_NOT_SUPPORTED; }
 

@@ -37,8 +37,8 @@ using hipMipmappedArray_t = struct hipMipmappedArray*;
   inline constexpr hipError_t name = hipError_t(value);
 #include "abi/hip/results.def"
 
-// Flags of hipHostMalloc and hipEventCreateWithFlags that the driver does not have. They choose
-// caches and have no effect on the contents of memory.
+// Flags of hipHostMalloc and hipEventCreateWithFlags that the driver does not have. They affect
+// caching, not the contents of memory.
 inline constexpr unsigned hipHostMallocNumaUser = 0x20000000;
 inline constexpr unsigned hipHostMallocCoherent = 0x40000000;
 inline constexpr unsigned hipHostMallocNonCoherent = 0x80000000;

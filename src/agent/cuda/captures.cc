@@ -83,8 +83,8 @@ void RunCallback(CUstream stream, CUresult status, void* argument) {
 }
 
 HostCall* MakeCall(CUhostFn function, CUstreamCallback callback, void* data) {
-  // A captured callback is not wrapped: a graph may run it any number of times, so the structure of
-  // a wrapper could never be freed.
+  // A captured callback is not wrapped: a graph may run it any number of times, so its HostCall
+  // could never be freed.
   if (CapturesOpen() != 0 || (function == nullptr && callback == nullptr)) return nullptr;
   auto* call = static_cast<HostCall*>(malloc(sizeof(HostCall)));
   if (call != nullptr) *call = {function, callback, data};

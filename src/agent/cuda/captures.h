@@ -9,8 +9,8 @@ namespace stasis::agent {
 uint32_t CapturesOpen();
 
 // During a capture, the driver rejects some allocations, depending on the capturing thread and the
-// mode, and a rejected allocation invalidates the capture. To behave the same, this asks the driver
-// for a small allocation and returns the result.
+// mode, and a rejected allocation invalidates the capture. To behave the same, this function asks
+// the driver for a small allocation and returns the result.
 CUresult AskWhetherCaptureAllows();
 
 // While a Relaxed exists, the agent's driver calls in this thread do not invalidate a capture of

@@ -96,8 +96,8 @@ bool EraseContext(uint64_t number, CUdevice* device) {
   return true;
 }
 
-// Drops the context of this number, which has ended, with its memory and events. All of it leaves
-// the tables at once, since another thread may get a new context with the same handle.
+// Drops the context of this number, which has ended, with its memory and events. All of them are
+// removed under one lock, because another thread may get a new context with the same handle.
 void Forget(CUcontext context, uint64_t number) {
   if (number == 0) return;
   CUdevice device = -1;
@@ -144,10 +144,10 @@ CUresult Created(CUresult r, CUcontext* context, CUdevice device) {
   return r;
 }
 
-// Records the result of a call that always makes a new context.
+// Records the result of a call that always creates a new context.
 CUresult CreatedNew(CUresult r, CUcontext* context, CUdevice device) {
-  // A known context with the same handle has ended, and the thread that ended it has yet to call
-  // Forget.
+  // If the table still has a context with this handle, that context has ended, and the thread that
+  // ended it has not called Forget yet.
   if (r == CUDA_SUCCESS) Forget(*context, NumberOf(*context));
   return Created(r, context, device);
 }
@@ -218,7 +218,7 @@ CUresult SynchronizeContext(CUcontext context) {
 
 bool DrainContexts(int64_t deadline_ns, CUresult* error) {
   *error = CUDA_SUCCESS;
-  // The gate is closed, so no context is made or ended now.
+  // The gate is closed, so no context is created or destroyed now.
   Lock lock(g_mutex);
   for (Context& context : g_contexts) {
     if (context.drain == nullptr) context.drain = StartDrain(context.handle);
@@ -288,7 +288,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
 // A primary context ends with its last release, or at once with a reset.
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   CUcontext primary = PrimaryOf(device);
-  // Call BeforeContextEnds before every release, because only the driver knows which release is the
+  // Call BeforeContextEnds before every release, because the agent cannot tell which release is the
   // last.
   BeforeContextEnds(primary);
   const uint64_t number = NumberOf(primary);

@@ -9,7 +9,7 @@ namespace stasis::agent {
 // Adds a context to the table if it is new. Notes a blocker if host memory for the entry cannot be
 // allocated.
 void NoteContext(CUcontext context, CUdevice device);
-// Returns a context on the device in which the control thread can work, or null.
+// Returns a context on the device, for the control thread to work in, or null.
 CUcontext ContextOn(CUdevice device);
 CUcontext AnyContext();
 
@@ -20,8 +20,8 @@ struct ContextEntry {
 // Lists all contexts. Returns false if host memory for the list cannot be allocated.
 bool ListContexts(Vector<ContextEntry>* out);
 
-// Calls `reset`, which ends all that the program has on the current device of a process that uses
-// HIP. The device stays in the table.
+// In a process that uses HIP: calls `reset`, which destroys everything that the program has on the
+// current device. The device stays in the table.
 CUresult EndCurrentDevice(CUresult (*reset)());
 
 // Waits for all work in the context, which need not be current.

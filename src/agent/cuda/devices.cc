@@ -10,7 +10,7 @@ namespace {
 
 Device g_devices[agent_protocol::kMaxDevices];
 std::atomic<int> g_count{0};
-Mutex g_probe_mutex;  // held over driver calls; before memory's
+Mutex g_probe_mutex;  // held over driver calls; taken before g_memory_mutex
 
 bool Has(CUdevice device, CUdevice_attribute attribute) {
   int value = 0;
@@ -18,8 +18,8 @@ bool Has(CUdevice device, CUdevice_attribute attribute) {
 }
 
 // Tests whether memory of the device can be exported: creates, exports and releases one handle,
-// because some virtual GPUs report attributes that they do not support. Sets *sure to false if the
-// GPU is full, because the result may then be wrong.
+// because some virtual GPUs report support that they do not have. Sets *sure to false if the GPU is
+// full, because the result may then be wrong.
 bool CanExport(CUdevice device, bool* sure) {
   CUmemAllocationProp properties = ShareableProperties(device);
   size_t granularity = 0;

@@ -12,7 +12,7 @@ struct Device {
   bool rdma = false;    // memory can be made reachable for other PCIe devices
   agent_protocol::Uuid uuid{};
   // Guarded by g_memory_mutex. A change of `peers` also requires g_growth_mutex.
-  uint64_t peers = 0;  // bit n: the program has let its device n reach this one's memory
+  uint64_t peers = 0;  // bit n: the program has let its device n reach this device's memory
   uint64_t region_bytes = 0;
   uint64_t tiny_bytes = 0;
 };

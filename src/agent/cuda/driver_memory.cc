@@ -13,7 +13,7 @@ Mutex g_driver_memory_mutex;
 
 namespace {
 
-Vector<DriverPiece> g_pieces;  // by key
+Vector<DriverPiece> g_pieces;  // sorted by key
 std::atomic<uint64_t> g_arrays{0};
 std::atomic<bool> g_uncounted{false};  // an allocation could not be counted for lack of memory
 

@@ -9,7 +9,7 @@
 
 namespace stasis::agent {
 
-extern Mutex g_driver_memory_mutex;  // for a fork (control.cc)
+extern Mutex g_driver_memory_mutex;  // exported for forks (control.cc)
 
 enum class DriverKind : uint32_t { kNone, kTiny, kPlain, kPool, kManaged, kHost, kProgramVmm };
 

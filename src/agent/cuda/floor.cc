@@ -51,7 +51,7 @@ void Lower(CUcontext context, CUdevice device) {
     if (IndexOf(context) < g_lowered.size() || !g_lowered.Push({context, device, own, 0})) return;
     g_changes.fetch_add(1);
   }
-  DeviceAt(device);  // so that the account has a line for it
+  DeviceAt(device);  // probes the device, so that HelloReply lists it
   const uint64_t before = FreeBytes();
   if (real::cuCtxSetLimit(CU_LIMIT_STACK_SIZE, kLowest) != CUDA_SUCCESS) return Forget(context);
   const uint64_t after = FreeBytes();

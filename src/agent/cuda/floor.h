@@ -3,8 +3,8 @@
 // restored before the program continues. The program always sees its own values.
 //
 // Only the control thread calls these functions, while the gate is closed and all work is drained.
-// Heap and print buffer stay as they are: they have contents, and the driver refuses to change them
-// after their first use.
+// The limits of the heap and the print buffer are not lowered: both have contents, and the driver
+// refuses to change their limits after the first use.
 #pragma once
 
 #include "agent/cuda/real.h"
@@ -17,8 +17,8 @@ void LowerFloor();
 // Restores as many limits as possible and returns the first error. A program must not continue with
 // a smaller limit: recursion would overflow a stack that it had made large enough.
 CUresult RaiseFloor();
-// Returns how much device memory the lower limits have freed. The driver takes it again with the
-// program's next kernels, so a resume needs that much more than the driver's restore.
+// Returns how much device memory the lower limits have freed. The driver allocates it again for the
+// program's next kernels, so a resume needs that much more memory than the driver's restore.
 uint64_t FloorBytes(CUdevice device);
 
 void ResetFloor();

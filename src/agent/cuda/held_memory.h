@@ -17,7 +17,7 @@ void NoteCopyEnds();
 // the client and its mover have ended, so allocations wait for a short time. Does nothing if no
 // copy is in progress.
 void NoteCopyIsLost();
-void ResetHeldMemory();  // in a forked child
+void ResetHeldMemory();  // called in a forked child
 
 // Returns the state of the copy. Read it before the allocation is tried, because the copy may end
 // meanwhile.

@@ -7,7 +7,7 @@ namespace stasis::agent {
 
 struct Function {
   const char* name;  // the exported symbol
-  void* ours;        // null if it is not hooked and only called by the agent
+  void* ours;        // null if the agent calls the function but does not hook it
   bool vital;        // reaches device memory, so an unhooked version of it is a blocker
 };
 extern Function g_functions[kFunctionCount];

@@ -104,7 +104,7 @@ CUresult AskPatiently(const IpcHandle& handle, IpcGiven* given) {
     const char* why = "";
     given->Begin();
     if (!AskForMemory(handle.owner, handle.id, 0, given, &why)) {
-      given->End();  // before this thread blocks at its own gate: no connection may be in an image
+      given->End();  // before this thread blocks at the gate: an image must hold no connection
       if (AwaitOwner(handle.owner, &again)) continue;
       SayCannotOpen(handle.owner.pid, why);
       return CUDA_ERROR_INVALID_VALUE;
@@ -282,7 +282,7 @@ bool RejoinImports(char* text, size_t size) {
 
 namespace {
 
-Mutex g_sharing_mutex;  // before all others
+Mutex g_sharing_mutex;  // taken before all other mutexes
 uint32_t g_may_share = 0;
 
 bool Shares() {

@@ -3,7 +3,7 @@
 // vmm_sharing.cc). The importer's agent asks the owner's agent for the memory (ipc_server.h).
 //
 // An import is a region (memory.h) or a handle of the program (program_vmm.h) whose memory another
-// process made. A region is mapped whole; the program sees the allocations that it has opened.
+// process allocated. A region is mapped whole; the program sees the allocations that it has opened.
 // A suspend releases imports. The memory is saved once, by its owner, and then each importer asks
 // the owner's agent for it again.
 //
@@ -25,7 +25,7 @@ struct IpcHandle {
   IpcKind kind;
   IpcPlace owner;
   uint32_t version;
-  uint64_t id;  // of an allocation (Block::id), an event, or a handle (ProgramHandle::id)
+  uint64_t id;  // the id of an allocation (Block), an event, or a handle (ProgramHandle)
   uint8_t zero[24];
 };
 static_assert(sizeof(IpcHandle) == 64);

@@ -25,7 +25,7 @@ struct Asked {
   Watched socket;
   uint64_t id;
 };
-Vector<Asked> g_asked;  // guarded by g_ipc_answers_mutex; only the thread removes entries
+Vector<Asked> g_asked;  // guarded by g_ipc_answers_mutex; only AnswerThread removes entries
 std::atomic<uint32_t> g_answers{0};  // the number of entries
 std::atomic<uint32_t> g_started{0};
 
@@ -61,7 +61,7 @@ bool LookAtAll() {
     Asked one;
     {
       Lock lock(g_ipc_answers_mutex);
-      one = g_asked[0];  // it stays in the table until answered, for a fork
+      one = g_asked[0];  // stays in the table, so that a forked child closes its socket
     }
     const bool answered = GiveAnswer(one);
     {

@@ -9,7 +9,7 @@
 
 namespace stasis::agent {
 
-extern Mutex g_ipc_answers_mutex;  // for a fork (control.cc); after that of the server
+extern Mutex g_ipc_answers_mutex;  // exported for forks; taken after g_ipc_server_mutex
 
 // Sends kReady over a duplicate of the socket as soon as the event's last record has completed, or
 // kGone if the event does not exist. Sends nothing if the other end is closed first. Returns false

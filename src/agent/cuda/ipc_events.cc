@@ -194,7 +194,7 @@ void IpcEventsEndWith(CUcontext context) {
   Lock lock(g_mutex);
   g_own.EraseIf([&](Own& own) {
     if (own.context != context) return false;
-    own.event = nullptr;  // for threads that look at it now
+    own.event = nullptr;  // the driver destroys it, so Release must not
     own.ended = true;
     return own.asked == 0;
   });

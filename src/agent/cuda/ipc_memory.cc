@@ -177,8 +177,7 @@ CUresult Noted(CUresult r) {
 
 }  // namespace
 
-// The CUDA runtime gets this older version of the function by its version number
-// (cuGetProcAddress).
+// The CUDA runtime requests this older version of the function from cuGetProcAddress.
 CUresult cuIpcOpenMemHandle(CUdeviceptr* ptr, CUipcMemHandle handle, unsigned flags) {
   IpcHandle ours;
   return ReadIpcHandle(kIpcMemory, handle.reserved, &ours)

@@ -12,8 +12,9 @@
 #include "agent/libc_symbol.h"
 
 // SAFETY: for RTLD_NEXT the real dlsym inspects its return address to find the caller. Both hooks
-// therefore choose a target, restore all argument registers, and jump to it. Only names that the
-// agent hooks go through a further call. Registers that hold no argument need not be saved.
+// therefore choose a target, restore all argument registers, and jump to it. The target is the real
+// function or, for names that the agent hooks, stasis_dlsym or stasis_dlvsym. Registers that hold
+// no argument need not be saved.
 #if defined(__x86_64__)
 asm(R"(
   .text
@@ -178,7 +179,7 @@ uint32_t HashAddress(const void* address) {
 }
 
 struct Names {
-  uint16_t index[kBuckets] = {};  // + 1
+  uint16_t index[kBuckets] = {};  // the function's index + 1; 0: empty
   constexpr Names() {
     for (int i = 0; i < kFunctionCount; ++i) {
       uint32_t at = HashName(kNames[i]);
@@ -268,7 +269,8 @@ void* LoadedHip() {
   return nullptr;
 }
 
-// The functions of HIP that serve as the driver's, by the driver's: index of the first, 0: none.
+// For each function of the driver, the index of the first function of HIP that serves as it, or 0
+// if there is none.
 struct HipFor {
   uint16_t index[kFirstHip] = {};
   constexpr HipFor() {

@@ -22,7 +22,7 @@ namespace {
 
 Vector<CUdeviceptr> g_deferred;
 std::atomic<bool> g_has_deferred{false};
-std::atomic<uint64_t> g_next_id{uint64_t(1) << 40};  // far above the driver's own
+std::atomic<uint64_t> g_next_id{uint64_t(1) << 40};  // far above the driver's ids
 
 uint64_t RoundUp(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
@@ -368,7 +368,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* ptr, size_t bytes) {
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* ptr, size_t* pitch, size_t width, size_t height,
                             unsigned element_size) {
-  // Only the driver knows the pitch, so allocate one row to learn it.
+  // The driver chooses the pitch, so allocate one row to get it.
   CUdeviceptr row = 0;
   size_t row_pitch = 0;
   if (ptr == nullptr || pitch == nullptr || height < 2 || width > SIZE_MAX / 2 / height ||

@@ -48,7 +48,7 @@ struct Region {
   uint64_t address;
   uint64_t bytes;
   CUdevice device;
-  CUcontext context;  // the region ends with it
+  CUcontext context;  // the region is freed when it ends
   Pool* pool;         // null if it serves cuMemAlloc; a pool's region belongs to no context
   Import* import;     // null unless the memory is another process's (ipc.h)
   CUmemGenericAllocationHandle handle;
@@ -56,7 +56,7 @@ struct Region {
   bool slab;
   bool mapped;  // false between suspend and resume
   uint64_t used;
-  uint64_t fits;  // no free piece is larger than this; it may be smaller
+  uint64_t fits;  // upper bound of the largest free piece
   Vector<Block> blocks;
   Region* next;  // in Leaving
 };
@@ -66,7 +66,7 @@ struct Region {
 // over a free or a wait.
 extern Mutex g_growth_mutex;
 extern Mutex g_memory_mutex;
-extern Vector<Region*> g_regions;  // by address
+extern Vector<Region*> g_regions;  // sorted by address
 
 struct Found {
   Region* region = nullptr;

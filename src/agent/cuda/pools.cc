@@ -53,7 +53,7 @@ bool HasRegions(const Pool* pool) {
   return false;
 }
 
-// Takes room in the smallest region that has enough room, to keep large pieces for large requests.
+// Allocates from the smallest region with enough room, to keep large pieces for large requests.
 bool TakeFree(Pool* pool, uint64_t bytes, bool slabs, CUdeviceptr* out) {
   Region* tried = nullptr;
   for (;;) {

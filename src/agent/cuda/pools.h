@@ -1,10 +1,12 @@
 // Stream-ordered allocation (cuMemAllocAsync and related calls) from the agent's regions.
 //
-// The program keeps the driver's pool handles: the driver answers for their flags and access, and
-// serves the pools that the agent does not. The memory of a pool is in regions that belong to it.
+// The program keeps the driver's pool handles: the driver answers queries about their flags and
+// access, and serves the pools that the agent does not serve. The memory of a pool is in regions
+// that belong to it.
 //   alloc   usable at once, which is more than CUDA promises. The memory comes from a block that
 //           the same stream has freed, from a free piece, or from a new region. If no GPU memory is
-//           free, it comes from a block that another stream has freed, and the stream waits for it.
+//           free, it comes from a block that another stream has freed, and the allocating stream
+//           waits for that free.
 //   free    the block stays taken until an event, recorded at the free, has completed.
 //   sync    regions without blocks are freed, down to the pool's release threshold, by a thread of
 //           the agent, since unmapping may wait for work of other streams.
@@ -24,7 +26,7 @@ struct Pool {
   uint64_t used, used_high;
   uint64_t reserved, reserved_high;
   uint32_t uses;       // the number of PoolUse objects, which keep the structure
-  AccessFlags access;  // of other devices
+  AccessFlags access;  // access of the other devices
 };
 
 // Frees a block of a pool that no work uses any more. The caller holds the mutex.

@@ -23,7 +23,7 @@ struct Mapping {
   AccessFlags protection;
 };
 
-Vector<Mapping> g_mappings;  // by address
+Vector<Mapping> g_mappings;  // sorted by address
 
 // Driver handles are addresses, and no address has these high bits.
 constexpr uint64_t kIdBase = 0x57A5150000000000;
@@ -284,7 +284,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
     Lock lock(g_memory_mutex);
     handle = FindProgramHandle(id);
     if (handle == nullptr || handle->references == 0) return CUDA_ERROR_INVALID_VALUE;
-    ++handle->mappings;  // so that it stays until the mapping is in the table
+    ++handle->mappings;  // keeps the handle until the mapping is in the table
     real = handle->real;
   }
   CUresult r = real::cuMemMap(ptr, size, offset, real, flags);

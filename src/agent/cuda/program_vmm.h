@@ -30,7 +30,7 @@ struct ProgramHandle {
   ProgramHandle* next;  // in Leaving
 };
 
-extern Vector<ProgramHandle*> g_program_handles;  // by id
+extern Vector<ProgramHandle*> g_program_handles;  // sorted by id
 
 // Returns true if the handle is one of the agent's numbers. (The driver's handles are addresses.)
 bool IsProgramId(uint64_t handle);

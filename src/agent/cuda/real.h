@@ -34,7 +34,8 @@ enum Index : int {
 
 extern std::atomic<void*> g_real[kFunctionCount];
 
-// Finds the driver if necessary. A function that the driver lacks returns CUDA_ERROR_NOT_FOUND.
+// Returns the address of the function; finds the driver first if necessary. If the driver lacks the
+// function, returns a stub whose result is CUDA_ERROR_NOT_FOUND.
 void* Resolve(Index index);
 
 inline void* Address(Index index) {

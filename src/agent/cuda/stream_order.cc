@@ -43,9 +43,9 @@ constexpr uint64_t kUnit = 512;  // the unused part of a split block begins at a
 // A block that was freed in stream order.
 struct Pending {
   Region* region;
-  uint64_t offset;  // of its block
+  uint64_t offset;  // the block's offset in the region
   CUevent event;
-  CUcontext context;  // of the event and the stream
+  CUcontext context;  // the context of the event and the stream
   uint64_t stream;    // cuStreamGetId; 0: unknown
 };
 

@@ -1,5 +1,5 @@
 // The exported functions of HIP, generated from abi/hip/functions.def and hooks.def, and the hooks
-// of those that have no equal in the CUDA driver.
+// of those that have no equivalent in the CUDA driver.
 
 #include <cassert>
 #include <iterator>
@@ -37,7 +37,7 @@ using Word = agent::hook::Word;
 #include "abi/hip/functions.def"
 }  // namespace real
 
-// The functions that the program's calls reach: HIP's, unless a function here hides it.
+// The functions that the program's calls reach: HIP's own, except those that a function here hides.
 namespace hook {
 using namespace real;  // NOLINT
 
@@ -95,7 +95,7 @@ hipError_t hipMalloc3D(hipPitchedPtr* ptr, hipExtent extent) {
   return r;
 }
 
-// Memory with flags has properties that handles do not have, so the runtime keeps it.
+// Memory with flags has properties that handles do not have, so the runtime allocates it.
 hipError_t hipExtMallocWithFlags(void** ptr, size_t bytes, unsigned flags) {
   if (IsHip() && flags == hipDeviceMallocDefault) {
     return agent::hook::cuMemAlloc_v2(reinterpret_cast<CUdeviceptr*>(ptr), bytes);
@@ -204,8 +204,8 @@ using Word = real::Word;
   }
 #include "agent/hip/hooks.def"
 
-// A program may count the GPUs first. Its runtime has started then, and a client may look for the
-// agent.
+// A program may count the GPUs before any other call. That starts the runtime, so from then on a
+// client may look for the agent.
 STASIS_EXPORT hipError_t hipGetDeviceCount(int* count) {
   if (agent::Bind() && IsHip()) agent::EnsureControl();
   return reinterpret_cast<fn::hipGetDeviceCount*>(Address(agent::k_hipGetDeviceCount))(count);
@@ -355,7 +355,8 @@ void NoteCurrentDevice() {
   EnsureControl();
 }
 
-// The runtime starts at the first call of any thread, so this takes the place of cuInit.
+// The runtime starts at the first call of any thread, so this function takes the place of the hook
+// of cuInit.
 void gate::FirstCall() {
   if (Bind() && IsHip()) NoteCurrentDevice();
 }

@@ -185,8 +185,8 @@ class HelperClient::Helper {
     changed_.notify_all();
   }
 
-  // The helper has released the lock when it answers. One that refuses has unfinished driver calls
-  // of this client, and must not continue with them.
+  // The helper releases the lock before it answers. A helper that refuses still executes driver
+  // calls of this client, so it is killed.
   void EndSession() {
     (void)Call(Make(Op::kEnd, 0), Deadline::In(kSessionEnd), OnDeadline::kKill);
     std::lock_guard lock(mutex_);
@@ -269,7 +269,7 @@ class HelperClient::Helper {
   std::map<uint64_t, Waiter> waiting_;
   bool retired_ = false;  // a driver call hangs that no caller waits for
   bool ended_ = false;    // no reply will come
-  bool left_ = false;     // resident: the session has ended, and the process stays
+  bool left_ = false;     // resident: the session has ended, and the process keeps running
   bool gone_ = false;     // reaped
   std::string why_;       // why it was killed
   std::string how_;       // how it exited

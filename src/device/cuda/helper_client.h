@@ -23,7 +23,7 @@ struct HelperOptions {
   std::string program;  // path of stasis-device-helper
   std::string library;  // driver library; empty: the loader's search
   int inherit_fd = -1;
-  // If both are set, later commands find the helper in this directory, and it stays for this time
+  // If both are set, later commands find the helper in this directory, and it exits after this time
   // without a client. Otherwise it exits with its client.
   std::string resident_dir;
   std::chrono::milliseconds idle_timeout{0};
@@ -59,8 +59,8 @@ class HelperClient {
   using Answer = tl::expected<wire::Reply, CallFailure>;
 
   explicit HelperClient(HelperOptions options);
-  // Stops a private helper. Ends the session with a resident one, which releases the lock and
-  // stays. No call may be in progress.
+  // Stops a private helper. Ends the session with a resident one, which then releases the lock and
+  // keeps running. No call may be in progress.
   ~HelperClient();
 
   // Sends `request`, with its id filled in, and waits for the reply. The reply is valid and matches

@@ -178,8 +178,8 @@ TEST_F(HelperClientTest, HelperKilledBetweenCallsIsReplaced) {
     ::kill(pid, SIGKILL);
     pollfd p{pidfd->get(), POLLIN, 0};
     ASSERT_EQ(::poll(&p, 1, 10000), 1);
-    // The next call may or may not have noticed the exit, so a request without side effects may
-    // need a retry.
+    // The client may not have noticed the exit yet, so a request without side effects may need a
+    // retry.
     auto state = client.Call(Ask(Op::kState, 1), Soon(), OnDeadline::kRetire);
     if (!state) state = client.Call(Ask(Op::kState, 1), Soon(), OnDeadline::kRetire);
     ASSERT_TRUE(state) << state.error().error.ToString();

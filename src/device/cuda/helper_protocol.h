@@ -37,7 +37,7 @@ enum class Op : uint32_t {
   kCheckpoint,     //
   kRestore,        // pairs
   kUnlock,         //
-  kEnd,            // the last request of a client: releases its lock; a resident helper stays
+  kEnd,            // a client's last request: releases its lock; a resident helper keeps running
   kLeave,          // the same, and the helper exits
   kLast = kLeave,
 };
@@ -85,7 +85,7 @@ struct GpuRecord {
   Uuid uuid;
   uint64_t total_bytes;
   uint64_t free_bytes;
-  uint64_t process_bytes;    // of Request::pid
+  uint64_t process_bytes;    // GPU memory of Request::pid
   uint32_t process_present;  // the driver lists the process as a user of this GPU
   int32_t index;
   char name[96];

@@ -382,16 +382,16 @@ class Server {
     EndSession();
   }
 
-  // Waits until the threads of answered requests have ended: a client that has its answers may send
-  // its last request before that.
+  // Waits until the threads of answered requests have ended. A client may send its last request
+  // before they have, because it already has their answers.
   bool AwaitAnswered() {
     std::unique_lock lock(mutex_);
     return idle_.wait_for(lock, kAnsweredLimit, [this] { return in_flight_ == 0; });
   }
 
-  // Called at the end of a request. Drops the session and lowers the count under one mutex. So when
-  // no request is in progress, the lock of a disconnected client has been released, and a client
-  // that takes the released lock finds no request in progress and is accepted.
+  // Called at the end of a request. Drops the session and lowers the count under one mutex. So once
+  // no request is in progress, the lock of a disconnected client has been released. A client that
+  // acquires that lock is accepted, because it finds no request in progress.
   void Leave(std::shared_ptr<Session> session) {
     std::lock_guard lock(mutex_);
     session.reset();

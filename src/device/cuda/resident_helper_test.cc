@@ -1,4 +1,4 @@
-// A device helper that stays between clients, with a fake driver.
+// A device helper that keeps running between clients, with a fake driver.
 #include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/resource.h>
@@ -240,7 +240,7 @@ TEST_F(ResidentHelperTest, ItEndsWhenItsNameIsRemoved) {
   const pid_t idle = Use(Options());
   std::filesystem::remove_all(dir_.path() + "/helpers");
   ExpectEnd(idle);
-  // A helper with a client stays until the client disconnects.
+  // A helper with a client keeps running until the client disconnects.
   pid_t busy;
   {
     HelperClient client(Options());
@@ -329,7 +329,7 @@ TEST_F(ResidentLockTest, ItIsHeldUntilTheSessionEnds) {
 // Tests with a client that is killed: its socket closes without a last request.
 class DeadClientTest : public ResidentLockTest {
  protected:
-  // Starts a helper with one client, and gives it the lock.
+  // Starts a helper, connects a client, and passes the client's lock to the helper.
   void SetUp() override {
     ResidentLockTest::SetUp();
     helper_ = Use(Options());

@@ -45,10 +45,10 @@ uint64_t CpuTicks(HostPid pid, pid_t tid) {
 }  // namespace
 
 // A driver thread inside the process performs the operation, and continues when the helper is gone.
-// The driver has no event for its end, and until then reports the old state (a checkpoint in
-// progress reads as locked). Settle therefore polls at growing intervals, until the state is the
-// operation's goal or a final one, or until neither the state nor the CPU time of that thread has
-// changed for a quarter of the timeout.
+// The driver sends no event when the operation ends, and until then it reports the old state (a
+// checkpoint in progress reads as locked). Settle therefore polls at growing intervals, until the
+// state is the operation's goal or a final one, or until neither the state nor the CPU time of that
+// thread has changed for a quarter of the timeout.
 Result<ProcessState> CudaControl::Settle(Op op, HostPid pid) {
   const Deadline limit = Deadline::In(options_.settle_timeout);
   const Milliseconds quiet = options_.settle_timeout / 4;

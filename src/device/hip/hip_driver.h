@@ -1,6 +1,6 @@
-// What differs for AMD GPUs, whose driver is the HIP runtime (libamdhip64) on the amdgpu kernel
-// driver. It cannot checkpoint a process, so only an agent in the program can move its GPU memory,
-// and the rest of its GPU state stays on the GPU.
+// The parts of device control that differ for AMD GPUs. Their driver is the HIP runtime
+// (libamdhip64) on the amdgpu kernel driver. It cannot checkpoint a process, so only an agent in
+// the program can move its GPU memory, and the rest of its GPU state stays on the GPU.
 //
 // Functions without state. Safe to call from any thread.
 #pragma once
@@ -12,7 +12,8 @@
 
 namespace stasis::device::hip {
 
-// Says what there is instead of the driver's checkpoint. One sentence without a full stop.
+// Says that the driver cannot checkpoint, and what Stasis does instead. One sentence without a full
+// stop.
 extern const char kNoCheckpoint[];
 
 // The error of a step of the driver (lock, checkpoint, restore, unlock) for a process that uses
@@ -23,10 +24,11 @@ Error NoSuchStep(std::string_view step, int pid);
 bool IsRuntimeLibrary(std::string_view path);
 
 // Matches the render nodes of /dev/dri. Other programs have them open too, so they count as files
-// of HIP only in a process that has a device file of its kind of driver (abi/driver_kinds.h).
+// of HIP only in a process that also has a device file of HIP's driver (abi/driver_kinds.h).
 bool IsRenderNode(std::string_view path);
 
-// Returns the version of the kernel driver, or an empty string: the one in the kernel has none.
+// Returns the version of the kernel driver, or an empty string for the driver that is part of the
+// kernel, which has no version.
 std::string KernelDriverVersion();
 
 }  // namespace stasis::device::hip

@@ -22,7 +22,7 @@ class FakeDevice final : public device::DeviceControl {
   std::vector<device::Gpu> gpus = {{GpuA(), 0, "model", 80ull << 30, 80ull << 30},
                                    {GpuB(), 1, "model", 80ull << 30, 80ull << 30}};
   std::vector<device::DeviceFileHolder> other_holders;
-  bool no_checkpoint = false;  // of all processes
+  bool no_checkpoint = false;  // for all processes
 
   Result<device::DriverInfo> Driver() override { return driver; }
   Result<std::vector<device::Gpu>> Gpus() override { return gpus; }

@@ -232,7 +232,7 @@ class FakeMovers final : public dataplane::MoverPool {
     for (auto& [gpu, mover] : movers_) mover->DetachArena();
   }
 
-  bool hash_blocks = false;  // of movers that are new
+  bool hash_blocks = false;  // for new movers
 
   bool hold_memory() const {
     std::lock_guard lock(mutex_);

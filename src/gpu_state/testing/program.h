@@ -48,13 +48,13 @@ inline UniqueFd Duplicate(int fd) { return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC,
 // The agent in a process.
 struct Agent {
   agent_protocol::State state = agent_protocol::State::kOpen;
-  std::vector<device::GpuUuid> gpus;  // of each piece
+  std::vector<device::GpuUuid> gpus;  // the GPU of each piece
   std::vector<UniqueFd> memory;       // mapped
-  std::vector<UniqueFd> held;         // from Release to Commit
-  std::vector<std::string> content;   // of each piece, as the program wrote it
+  std::vector<UniqueFd> held;         // held from Release to Commit
+  std::vector<std::string> content;   // the content of each piece, as the program wrote it
   bool connected = false;
   bool imported = false;  // the memory was returned by a resume
-  bool steps = true;      // knows CloseInSteps
+  bool steps = true;      // supports CloseInSteps
   int busy_rounds = 0;    // how often CloseInSteps and Rest return false
   uint32_t blockers = 0;
   std::string blocker_text;
@@ -79,7 +79,7 @@ struct Process {
   device::ProcessState state = device::ProcessState::kRunning;
   std::vector<device::GpuUuid> gpus;
   uint64_t device_bytes = 0;
-  std::vector<std::string> files_held;  // after the driver's checkpoint
+  std::vector<std::string> files_held;  // files that stay open after the driver's checkpoint
   std::unique_ptr<Agent> agent;         // null: none
   bool uses_gpu = true;
 };
