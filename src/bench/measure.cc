@@ -238,7 +238,8 @@ Result<SharedRun> Bench::MeasureShared(uint64_t allocation_bytes) {
       run.warm.push_back(std::move(round));
     }
     for (int i = 1; i <= kStackRounds && found_.shared.empty(); ++i) {
-      Progress(fmt::format("{}: stack limits kept, round {} of {}", what, i, kStackRounds));
+      Progress(
+          fmt::format("{}: with unchanged stack limits, round {} of {}", what, i, kStackRounds));
       STASIS_ASSIGN(Round round, Annotate(OneRound(blocks, Path::kSharedStacksKept),
                                           fmt::format("round {} with stack limits kept", i)));
       run.stacks_kept.push_back(std::move(round));
