@@ -29,7 +29,7 @@ Unrest AwaitRest(int64_t deadline_ns) {
     unrest.why = "a stream capture did not end";
   } else if (!DrainContexts(deadline_ns, &unrest.error)) {
     unrest.why = unrest.error == CUDA_SUCCESS ? "the program's work on the GPU did not end"
-                                              : "waiting for the program's work";
+                                              : "waiting for the program's GPU work to finish";
   } else if (closing = gate::Seal(deadline_ns); closing != gate::Closing::kClosed) {
     unrest.no_barrier = closing == gate::Closing::kNoBarrier;
     unrest.why = "a call that waits for the GPU did not return, although its work has ended";

@@ -76,8 +76,8 @@ Result<v1::FreeArenasResponse> FreeArenas(Call& call, const v1::FreeArenasReques
   // Stop the movers, because each holds registered memory and a context.
   STASIS_ASSIGN(const int movers,
                 dataplane::DismissMovers(call.paths.helpers(), Deadline::In(kMoverExit)));
-  // Device helpers have no arenas registered, but they have files of the driver open. If a helper
-  // hangs, the error is returned only after the arenas have been freed.
+  // Also stop the device helpers: they register no arenas, but they hold the driver's files open.
+  // If a helper hangs, the error is returned only after the arenas have been freed.
   auto helpers = device::DismissHelpers(call.paths.helpers(), Deadline::In(kMoverExit));
   uint64_t swept = 0, unused = 0;
   {

@@ -34,8 +34,8 @@ uint64_t LogSize(const std::string& path) {
                                                                : 0;
 }
 
-// Returns true for a pipe or file, which the program can inherit directly; CRIU handles it at a
-// dump.
+// Returns true if `fd` is a pipe or a file. The program can inherit these directly, and a dump can
+// handle them.
 bool CanBeInput(int fd) {
   struct stat st {};
   return ::fstat(fd, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode));

@@ -5,11 +5,11 @@
 //   SIGQUIT to the job's process group, as a terminal would, others to its root process (except
 //   SIGWINCH, SIGCONT and those listed in attach.cc).
 // - A job with a terminal: keys go to the program, its output is shown, and it gets the window's
-//   size. The local terminal is in raw mode meanwhile.
+//   size. Meanwhile the local terminal is in raw mode.
 //
-// The detach keys, SIGHUP, and a closed stdout or terminal detach; the job continues. No
-// input or signal is forwarded with `watch`, or at a job's terminal if stdin is not a terminal; any
-// other signal then detaches too.
+// The detach keys, SIGHUP, and a closed stdout or terminal detach; the job continues. With `watch`,
+// or at a job's terminal if stdin is not a terminal, no input is forwarded, and a signal that would
+// otherwise be forwarded detaches.
 //
 //   result  reason
 //   N       the job exited with code N

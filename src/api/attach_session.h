@@ -1,4 +1,4 @@
-// Parts shared by the ways of attaching to a job (attach.h). Internal to this directory.
+// Code for attaching to a job (attach.h), with or without a terminal. Internal to this directory.
 #pragma once
 
 #include <optional>
@@ -30,7 +30,7 @@ struct AttachSession {
   void Tell(const std::string& line) const {
     if (note) note("stasis: " + line + "\n");
   }
-  // Prints a line on a terminal in raw mode, apart from the program's output.
+  // Prints a line on a terminal in raw mode, separated from the program's output.
   void TellRaw(const std::string& line) const {
     if (note) note("\r\n[stasis: " + line + "]\r\n");
   }

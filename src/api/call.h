@@ -22,7 +22,7 @@ struct Call {
   std::function<void(const google::protobuf::MessageLite&)> emit;
   // Called by operations between two phases. If it returns true, they roll back. May be empty.
   std::function<bool()> cancelled;
-  // Ends calls to repositories, also in the middle of a request.
+  // Cancels calls to repositories, even in the middle of a request.
   std::stop_token stop;
 };
 

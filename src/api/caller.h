@@ -15,9 +15,8 @@ struct Caller {
   uid_t uid = 0;
   gid_t gid = 0;
   std::vector<gid_t> groups;
-  uid_t account = 0;  // the user whose limits this call counts against: subuid.h
-  // False for a call over TCP. Folders and settings of such a call would be those of another
-  // machine.
+  uid_t account = 0;  // the user whose limits this call counts against; see subuid.h
+  // False for a call over TCP, whose folders and settings would be those of another machine.
   bool local = true;
   auto operator<=>(const Caller&) const = default;
 };
@@ -34,8 +33,8 @@ Result<Caller> UserNamed(const std::string& name);
 Status CheckServed(const Caller& caller);
 // Returns true for root and the daemon's own user. Part of each limit is reserved for these users.
 bool IsPrivileged(const Caller& caller);
-// Returns true if `caller` may see and cancel operations of `owner`. A caller that may do this for
-// the daemon's own user may also drain the daemon.
+// Returns true if `caller` may see and cancel operations of `owner`. A caller that may manage the
+// operations of the daemon's own user may also drain the daemon.
 bool MayManage(const Caller& caller, uid_t owner);
 
 }  // namespace stasis::api

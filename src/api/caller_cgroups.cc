@@ -17,7 +17,7 @@ namespace {
 #define SO_PEERPIDFD 77
 #endif
 
-constexpr std::string_view kConnection = "fd:";  // gRPC's name of a connection is its descriptor
+constexpr std::string_view kConnection = "fd:";  // gRPC names a connection by its descriptor
 
 tl::unexpected<Error> FailUnknown(const std::string& why) {
   return Fail(Code::kFailedPrecondition,
@@ -55,8 +55,8 @@ Result<std::vector<std::string>> CgroupsOfCaller(const std::string& connection,
   }
   const UniqueFd pidfd(number);
   auto groups = process::ControlGroupsToJoin({peer.pid});
-  // Check that the process still runs only after its groups were read: if it had ended before, the
-  // pid, and so the groups, could be those of another process.
+  // Check after reading the groups that the process is still running. If it had ended earlier, its
+  // pid could have been reused, and the groups could be those of another process.
   pollfd ended{pidfd.get(), POLLIN, 0};
   if (!pidfd || ::poll(&ended, 1, 0) != 0) return FailUnknown("the calling process has ended");
   if (!groups) return FailUnknown(groups.error().message);

@@ -36,7 +36,7 @@ namespace stasis::api {
 namespace {
 
 constexpr std::chrono::seconds kFirstAnswer{10};
-constexpr std::chrono::seconds kExitTimeout{10};  // of a drained daemon
+constexpr std::chrono::seconds kExitTimeout{10};  // for a drained daemon to exit
 
 const char kHowWithout[] =
     "`stasis daemon start` starts a new one; --no-daemon runs this command without it";
@@ -55,8 +55,8 @@ class PendingChange {
 };
 
 // Returns a connected socket, or an empty descriptor if nothing is at `path`. A path that is too
-// long for a socket is an error only if the user chose it, because a daemon that derives the same
-// path cannot listen there.
+// long for a socket is an error if the user chose it. A derived path that is too long counts as
+// unused, because the daemon derives the same path and cannot listen there.
 Result<UniqueFd> ConnectTo(const std::string& path, bool chosen) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -75,7 +75,7 @@ Result<UniqueFd> ConnectTo(const std::string& path, bool chosen) {
   (void)::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     if (errno == ENOENT || errno == ENOTDIR) return UniqueFd();
-    // A daemon behind a folder that this user cannot enter does not serve this user.
+    // A daemon whose socket is in a folder that this user cannot enter does not serve this user.
     Error error = ErrnoError(errno, "the daemon's socket " + path + " does not answer");
     error.code = errno == EACCES ? Code::kPermissionDenied : Code::kUnavailable;
     return Fail(std::move(error).WithHint(kHowWithout));
@@ -100,8 +100,8 @@ struct DaemonProcess {
   UniqueFd pidfd;  // empty if the daemon is outside of this process's pid namespace
 };
 
-// Must be called before the daemon's first answer. A process that answers afterwards is alive, so
-// its pid was not reused before the pidfd was opened.
+// Must be called before the daemon's first answer. The answer then proves that the daemon was still
+// alive when the pidfd was opened, so its pid had not been reused.
 DaemonProcess ListeningProcess(int socket) {
   ucred peer{};
   socklen_t size = sizeof peer;
@@ -114,8 +114,8 @@ DaemonProcess ListeningProcess(int socket) {
   return listener;
 }
 
-// `changes` is true for a call that changes something. If the connection was lost during such a
-// call, its outcome is unknown.
+// Converts a failed call's status to an error. `changes` is true if the call changes something. If
+// the connection was lost during such a call, its outcome is unknown.
 Error ToError(const grpc::ClientContext& context, const grpc::Status& status,
               bool changes = false) {
   const auto& trailers = context.GetServerTrailingMetadata();

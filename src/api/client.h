@@ -24,7 +24,7 @@ struct ClientOptions {
 
 using OnEvent = std::function<void(const v1::OperationEvent&)>;
 
-// Makes the path of an image absolute, as requests need it. The name of an image or a job is not
+// Makes the path of an image absolute, as requests require. The name of an image or a job is not
 // changed, unless the working directory contains an image of that name.
 std::string AbsoluteImage(const std::string& image);
 
@@ -60,9 +60,9 @@ class Client {
   // These need has_daemon().
   Result<v1::DaemonStatus> GetStatus();
   Result<v1::ListOperationsResponse> ListOperations();
-  // Returns true when the daemon's process has exited. Returns false if that cannot be observed
-  // because it is in another pid namespace. Returns kDeadlineExceeded if operations are still in
-  // progress, or if the drained process does not exit.
+  // Returns true when the daemon's process has exited, or false if the process is in another pid
+  // namespace, where its exit cannot be observed. Returns kDeadlineExceeded if operations are still
+  // in progress, or if the drained process does not exit.
   Result<bool> Drain(double timeout_s);
 
  private:

@@ -1,5 +1,5 @@
-// Dump and restore of containers by the runtimes' own commands, with CRIU's plugin. A container is
-// suspended and resumed as the process tree of its first process, without this file.
+// Dumps and restores containers with their runtimes' own commands and CRIU's plugin. Suspend and
+// resume do not use this file: they handle a container as the process tree of its first process.
 #pragma once
 
 #include <sys/types.h>
@@ -23,8 +23,8 @@ Result<v1::OperationEvent> DumpContainer(Call& call, const v1::DumpRequest& requ
 // IsContainerSource() must be true for `request.source`.
 Result<v1::OperationEvent> RestoreContainer(Call& call, const v1::RestoreRequest& request);
 
-// Returns the processes in the pid namespace of the tree's root that are not in the tree: those
-// that `exec` has started in a container.
+// Returns the processes that are in the pid namespace of the tree's root but not in the tree. A
+// runtime's `exec` starts such processes in a container.
 Result<std::vector<process::Stat>> ProcessesBeside(const process::ProcessTree& tree);
 
 // Refuses a container into which NVIDIA's legacy hook has mounted the driver's files. `init` is its

@@ -13,7 +13,7 @@ namespace stasis::api {
 
 class CriuListener {
  public:
-  // Replaces the socket. If its path is too long, logs a warning and listens nowhere. Call this
+  // Replaces the socket. If its path is too long, logs a warning and does not listen. Call this
   // after the daemon has created its own socket, because the lock of that socket excludes other
   // daemons.
   static Result<std::unique_ptr<CriuListener>> Start(DaemonContext& daemon);
@@ -21,7 +21,7 @@ class CriuListener {
 
   // This descriptor is readable when a connection waits; call Accept() then.
   int listener() const { return listener_.get(); }
-  // Returns false if descriptors are used up, so that the caller pauses before the next attempt.
+  // Returns false if no descriptor is free. The caller should then pause before the next attempt.
   bool Accept();
   // Removes the socket. Holds in progress continue.
   void Stop();

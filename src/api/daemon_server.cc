@@ -123,7 +123,7 @@ void DaemonServer::Stop() {
     listener_.Reset();
   }
   // gRPC is not shut down, because that would wait for operations, which continue without the
-  // daemon. The end of this process closes all connections, so that waiting clients notice it.
+  // daemon. The connections close when this process ends, so waiting clients notice its end.
 }
 
 }  // namespace stasis::api

@@ -20,7 +20,7 @@ class DaemonServer {
 
   // Readable when a connection waits; call Accept() then.
   int listener() const { return listener_.get(); }
-  // Returns false if descriptors are used up, so that the caller pauses before the next attempt.
+  // Returns false if no descriptor is free. The caller should then pause before the next attempt.
   bool Accept();
   // Removes the socket. Calls in progress continue.
   void Stop();

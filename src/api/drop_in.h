@@ -1,5 +1,5 @@
-// The driver's steps as NVIDIA's cuda-checkpoint does them, for the replacement of that program.
-// docs/cuda-checkpoint.md describes the differences from `stasis gpu`.
+// Runs single steps of the driver like NVIDIA's cuda-checkpoint, for Stasis's replacement of that
+// program. docs/cuda-checkpoint.md describes the differences from `stasis gpu`.
 #pragma once
 
 #include "api/call.h"

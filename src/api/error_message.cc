@@ -10,8 +10,8 @@
 namespace stasis::api {
 namespace {
 
-// Limits for one text and for all of them. A client's gRPC accepts 8 KiB of headers; the message
-// is in base64 there, beside the status text.
+// Limits for one text and for all texts together. A client's gRPC accepts 8 KiB of headers, which
+// contain the status text and this message in base64.
 constexpr size_t kLongestText = 2048;
 constexpr size_t kLongestError = 3328;
 constexpr size_t kMostContexts = 16;

@@ -9,7 +9,7 @@ namespace stasis::api {
 
 // Shortens texts so that the message takes at most a few KiB, because a gRPC trailer carries it.
 v1::Error EncodeError(const Error& error);
-// An unknown code becomes kUnknown, an unknown domain the default one.
+// Converts an unknown code to kUnknown, and an unknown domain to the default one.
 Error DecodeError(const v1::Error& message);
 
 }  // namespace stasis::api

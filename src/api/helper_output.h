@@ -6,7 +6,7 @@
 
 namespace stasis::api {
 
-// Replaces stderr of this process, and so of each helper that it starts, by a pipe that a
+// Replaces stderr of this process, and so of each helper that it starts, with a pipe that a
 // background thread reads. Keeps at most kMaxHelperLines lines of kMaxHelperLineBytes each.
 inline constexpr int kMaxHelperLines = 200;
 inline constexpr size_t kMaxHelperLineBytes = 1024;

@@ -11,13 +11,13 @@
 
 namespace stasis::api {
 
-// Adds a suspend to the job's checkpoints. A dump has added its checkpoint at its commit; this
-// function adds the account to it. A failed write becomes a note of `result`, because the operation
-// itself succeeded.
+// Adds a suspend to the job's checkpoints. A dump added its checkpoint when it committed, so this
+// function only adds the account to that checkpoint. If the write fails, adds a note to `result`,
+// because the operation itself succeeded.
 void RecordOperation(const Paths& paths, v1::OperationResult& result);
 
-// Records that the image at `path`, which a dump of a job made, was copied to the repository as
-// `name`. A failed write becomes a note of `result`.
+// Records that the job's image at `path` was copied to the repository as `name`. If the write
+// fails, adds a note to `result`.
 void RecordCopy(const Paths& paths, const std::string& path,
                 const repository::Registration& repository, const std::string& name,
                 v1::OperationResult& result);
@@ -26,7 +26,7 @@ void RecordCopy(const Paths& paths, const std::string& path,
 bool ImageExists(const jobs::Checkpoint& checkpoint);
 
 // Returns the copy of the job's latest image in a repository, if the image itself was deleted.
-// Returns nullopt in all other cases, also if there is no such job.
+// Returns nullopt in all other cases, including when there is no such job.
 std::optional<RemoteImage> CopyOfJob(const Paths& paths, const std::string& job);
 
 }  // namespace stasis::api

@@ -14,7 +14,7 @@ v1::Process ToMessage(const process::ProcessId& id) {
   return message;
 }
 
-// The state in one word, for programs.
+// Returns the state in one word, for programs.
 std::string_view StateWord(const jobs::Job& job, const GpuUsage& gpu) {
   if (gpu.failed) return "failed";
   return gpu.suspended ? "suspended" : jobs::StateName(job.state);

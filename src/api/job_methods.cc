@@ -154,7 +154,7 @@ Result<v1::KillJobResponse> KillJob(Call& call, const v1::KillJobRequest& reques
 Result<v1::DeleteJobResponse> DeleteJob(Call& call, const v1::DeleteJobRequest& request) {
   const jobs::Store store(call.paths.jobs());
   Status deleted = store.Delete(request.job());
-  // The store of jobs does not know whether a job is suspended.
+  // The store of jobs does not record whether a job is suspended.
   if (!deleted && deleted.error().code == Code::kFailedPrecondition) {
     auto job = store.Load(request.job());
     if (job && operations::IsSuspended(call.paths, *job)) {

@@ -47,7 +47,7 @@ Result<v1::AddRepositoryResponse> AddRepository(Call& call,
                                                 const v1::AddRepositoryRequest& request);
 Result<v1::ListRepositoriesResponse> ListRepositories(Call& call,
                                                       const v1::ListRepositoriesRequest& request);
-// A step that fails is reported in the answer.
+// Reports a failed step in the answer, not as an error.
 Result<v1::CheckRepositoryResponse> CheckRepository(Call& call,
                                                     const v1::CheckRepositoryRequest& request);
 Result<v1::RemoveRepositoryResponse> RemoveRepository(Call& call,

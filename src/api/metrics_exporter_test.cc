@@ -33,7 +33,7 @@ TEST(HttpRequestTest, OnlyGetMetricsIsServed) {
 
 class Port : public ::testing::Test {
  protected:
-  // One exporter serves all of these tests, because it lives as long as the process.
+  // One exporter serves all of these tests, because an exporter runs until the process ends.
   static void SetUpTestSuite() {
     auto started = MetricsExporter::Start("127.0.0.1:0", [] { return std::string(8 << 20, 'm'); });
     ASSERT_TRUE(started) << started.error().ToString();

@@ -73,8 +73,8 @@ std::string EndOfLog(const std::string& path) {
   return text;
 }
 
-// The repository through which images are sent: one of the user's (--via), or one in a folder of
-// the other host that exists only during the migration.
+// The repository through which images are sent: one of the user's (--via), or a temporary one in a
+// folder on the other host.
 class TransferRepository {
  public:
   static Result<std::unique_ptr<TransferRepository>> Open(const Call& call,
@@ -157,13 +157,13 @@ class Migration final : public HandOver {
   std::optional<store::UnitNames> names_;
   store::Hidden mark_;  // while it is locked, a sweep keeps the images of the rounds
   std::optional<repository::SentImages> sent_;  // with --via
-  std::vector<std::string> images_;             // names of complete images of this migration, here
+  std::vector<std::string> images_;  // names of this migration's complete images on this host
   std::vector<v1::MigrationRound> rounds_;
   std::vector<std::string> notes_;    // of this host
   std::set<std::string> load_notes_;  // of the other host
   v1::OperationResult restored_;
   bool keeps_last_ = false;  // the last image may be the only copy of the program
-  std::string lost_;  // why it is unknown whether the program runs there; empty if it is known
+  std::string lost_;         // why it is unknown whether the program runs there; empty if known
 };
 
 v1::DumpRequest Migration::DumpTo(const std::string& name) const {
@@ -248,8 +248,7 @@ Result<v1::MigrationRound> Migration::Send(const std::string& image, const Progr
   return round;
 }
 
-// Adds `task`, which the other host could not do, to an error, unless the request was cancelled
-// here.
+// Adds to an error that the other host could not do `task`, unless the request was cancelled here.
 Status Migration::Explain(Status answered, const char* task) const {
   if (answered || call_.stop.stop_requested()) return answered;
   return Annotate(std::move(answered), fmt::format("{} cannot {}", request_.host(), task));
@@ -265,7 +264,7 @@ Status Migration::CheckThere(const std::string& image) {
       "restore the program");
 }
 
-// Lets the other host load the GPU memory of a round's image, before the last image exists.
+// Asks the other host to load the GPU memory of a round's image, before the last image exists.
 Status Migration::LoadThere(const std::string& image) {
   v1::MigrationLoad load;
   load.set_image(image);
@@ -279,9 +278,9 @@ Status Migration::LoadThere(const std::string& image) {
   return {};
 }
 
-// If this process is killed, a sweep of the store deletes all images of the migration but the
-// newest, which may be the only copy of the program. A sweep of the repository keeps the newest
-// only if it is not here.
+// Marks the images of the rounds for sweeps, in case this process is killed. A sweep of the store
+// then deletes all images of the migration except the newest, which may be the only copy of the
+// program. A sweep of the repository keeps the newest image only if this host does not have it.
 Status Migration::MarkRounds() {
   STASIS_TRY(MakeDirs(call_.paths.images()));
   STASIS_ASSIGN(mark_, store::MakeHidden(call_.paths.images(), prefix_, store::kMoving));
@@ -292,8 +291,8 @@ Status Migration::MarkRounds() {
   return {};
 }
 
-// Deletes what killed migrations have left in the repository. If this fails, `stasis image gc -R`
-// tries again.
+// Deletes images that killed migrations have left in the repository. If this fails, `stasis image
+// gc -R` tries again.
 void Migration::SweepEarlier() {
   const repository::OpenedRepository& via = *transfer_->opened();
   const auto swept =
@@ -354,8 +353,8 @@ Status Migration::Prepare(const std::string& image, plan::PhaseScope& scope) {
   return Explain(link_->Await(MessageKind::kReady, ready, limits), "restore the program");
 }
 
-// After this request the program must not be resumed here, unless the other host answers that the
-// program is not running there.
+// Asks the other host to let the program run. After this request the program must not be resumed
+// here, unless the other host answers that it is not running there.
 Result<HandOver::Switched> Migration::Switch(plan::PhaseScope& scope) {
   const objects::CallOptions limits{scope.deadline(), {}};
   v1::OperationEvent event;
@@ -393,7 +392,7 @@ Result<v1::OperationEvent> Migration::MoveNow() {
   if (!lost_.empty()) return Fail(Unknown(image));
   if (!event) return event;
   v1::OperationResult& result = *event->mutable_result();
-  // The account is that of the last dump.
+  // The phases and bytes are those of the last dump; its verb, job, pid and image do not apply.
   result.set_verb("migrate");
   result.set_job(restored_.job());
   result.set_pid(restored_.pid());
@@ -419,9 +418,9 @@ Result<v1::OperationEvent> Migration::MoveNow() {
   return event;
 }
 
-// Deletes the images in the repository and those here, except the last one if it may be the only
-// copy of the program. A cancelled migration deletes them too. The last image goes first: sweeps
-// keep it, so it must not stay because another one cannot be deleted.
+// Deletes the migration's images in the repository and on this host, even after a cancellation.
+// Keeps the last one if it may be the only copy of the program. Otherwise deletes the last one
+// first, because later sweeps would keep it.
 void Migration::DeleteImages() {
   // If this fails, a later sweep tries again.
   if (sent_) {

@@ -1,5 +1,5 @@
-// Moves a running program to another host. Both functions do the work in this process, with its
-// rights and without the daemon: the connection, and the keys for ssh, belong to it.
+// Moves a running program to another host. Both functions work in this process, with its rights and
+// without the daemon, because this process has the connection and the ssh keys.
 #pragma once
 
 #include "api/call.h"

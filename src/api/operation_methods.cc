@@ -146,7 +146,7 @@ plan::Progress ProgressOf(Call& call) {
 using Operation = std::function<Result<operations::OperationResult>(operations::Session&,
                                                                     operations::OperationOptions&)>;
 
-// `what` is "dump llama", for the context of an error.
+// `what` is the context of errors, for example "dump llama".
 Result<v1::OperationEvent> Operate(Call& call, const std::string& verb, const std::string& what,
                                    const v1::OperationOptions& asked, const Operation& operation) {
   auto run = [&]() -> Result<operations::OperationResult> {

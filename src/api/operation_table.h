@@ -30,7 +30,7 @@ class OperationTable {
   // kUnavailable for an operation while the daemon is draining.
   Result<std::string> Begin(const Caller& caller, const std::string& method, bool operation,
                             const std::string& target);
-  // Sets the worker of the call, which a cancellation then reaches.
+  // Sets the worker of the call, so that Cancel() can reach it.
   void SetWorker(const std::string& id, const std::shared_ptr<Worker>& worker);
   void SetPhase(const std::string& id, const std::string& phase);
   // Finish() marks the end of the work, and End() the delivery of the answer. The call counts
@@ -60,7 +60,7 @@ class OperationTable {
     Caller caller;
     v1::Operation operation;
     bool is_operation = false;
-    bool finished = false;  // the answer has not been delivered yet
+    bool finished = false;  // the work has ended; the answer may still have to be delivered
     bool under_way() const { return is_operation && !finished; }
     std::shared_ptr<Worker> worker;
   };

@@ -104,7 +104,7 @@ class MigrationReceiver {
   std::unique_ptr<repository::OpenedRepository> opened_;  // the repository of --via
   std::unique_ptr<repository::Sealing> sealing_;
   std::optional<repository::Repository> piped_;
-  v1::RestoreRequest restore_;  // of the check
+  v1::RestoreRequest restore_;  // from the last kCheck
   operations::DataAhead ahead_;
   std::shared_ptr<const repository::ImageRecord> loaded_;  // the image in ahead_
   bool went_ = false;                                      // the program was allowed to run
@@ -165,8 +165,8 @@ Result<const repository::Repository*> MigrationReceiver::Repository() {
   return &*piped_;
 }
 
-// The image is trusted without checks of its origin, because its sender could start this process
-// and can run any program as its user.
+// The image is trusted without checks of its origin: the sender was able to start this process, so
+// it can run any program as this user anyway.
 Result<v1::OperationEvent> MigrationReceiver::RestoreImage(const std::string& image,
                                                            v1::RestoreRequest request,
                                                            std::string earlier_log, bool waits) {
@@ -214,7 +214,8 @@ Status MigrationReceiver::Load(const migration::Frame& frame) {
   v1::MigrationLoad load;
   STASIS_TRY(ParseMessage(frame, load));
   STASIS_TRY(store::CheckImageName(load.image()));
-  // The other host sends nothing before the answer. If it is lost, the load is of no use.
+  // The other host sends nothing before the answer. If the connection closes meanwhile, stop the
+  // load, because nothing needs it any more.
   STASIS_ASSIGN(const auto closed, link_.channel().StopWhenClosed());
   std::stop_source stop;
   const auto request_stop = [&] { stop.request_stop(); };
@@ -240,7 +241,7 @@ Result<v1::MigrationLoaded> MigrationReceiver::LoadAhead(const std::string& imag
                         "for the CPU memory, beside the GPU memory"));
   }
   v1::MigrationLoaded answer;
-  // If this fails, the restore registers them itself, which takes longer.
+  // If this fails, the restore registers the arenas itself, which makes the pause longer.
   Status registered = RegisterArenas(services, loaded_->manifest, stop);
   if (!registered && stop.stop_requested()) return Fail(std::move(registered).error());
   if (!registered) {
@@ -284,13 +285,14 @@ Status MigrationReceiver::Handle(migration::Frame& frame) {
   return Fail(Code::kInvalidArgument, fmt::format("unknown message {}", frame.type));
 }
 
-// The other host closes the connection at the end, also after its own errors.
+// Returns true if the other host has closed the connection, which it does at the end and after its
+// own errors.
 template <class T>
 bool IsClosed(const Result<T>& result) {
   return !result && result.error().code == Code::kUnavailable;
 }
 
-// Returns whether an error says no more than that the connection was closed.
+// Returns true if the error only means that the connection was closed.
 bool IsEndOfConnection(const Error& error) {
   return (error.code == Code::kUnavailable || error.code == Code::kCancelled) && !error.not_undone;
 }

@@ -200,8 +200,7 @@ class UnaryRelay final : public grpc::ServerUnaryReactor, private Relay {
   void OnDone() override { delete this; }
 };
 
-// Never delays its worker: for a slow reader, newer progress replaces progress that was not sent
-// yet.
+// Never delays the worker: if the client is slow, newer progress replaces unsent progress.
 class OperationRelay final : public grpc::ServerWriteReactor<ByteBuffer>, private Relay {
  public:
   OperationRelay(DaemonContext& daemon, const IdentifyCaller& identify,
@@ -277,7 +276,7 @@ class OperationRelay final : public grpc::ServerWriteReactor<ByteBuffer>, privat
     StartWrite(&buffer_);
   }
 
-  // Returns true once, when Finish has to be called.
+  // Returns true exactly once, when Finish must be called.
   bool IsWritten() {
     if (!status_ || writing_ || !queue_.empty() || finished_) return false;
     finished_ = true;
@@ -286,15 +285,15 @@ class OperationRelay final : public grpc::ServerWriteReactor<ByteBuffer>, privat
 
   std::mutex write_mutex_;
   std::deque<Message> queue_;
-  ByteBuffer buffer_;  // that is being written
+  ByteBuffer buffer_;  // the message that is being written
   bool writing_ = false;
   bool write_failed_ = false;
   bool finished_ = false;
   std::optional<grpc::Status> status_;
 };
 
-// Delays its worker for a slow reader. This is harmless, because nothing else waits for a worker
-// that reads a log.
+// Delays the worker if the client is slow. This is harmless, because nothing else waits for a
+// worker that reads a log.
 class LogRelay final : public grpc::ServerWriteReactor<ByteBuffer>, private Relay {
  public:
   LogRelay(DaemonContext& daemon, const IdentifyCaller& identify, CallbackServerContext& context,
@@ -337,7 +336,7 @@ class LogRelay final : public grpc::ServerWriteReactor<ByteBuffer>, private Rela
 
   std::mutex write_mutex_;
   std::condition_variable written_;
-  ByteBuffer buffer_;  // that is being written
+  ByteBuffer buffer_;  // the message that is being written
   bool writing_ = false;
   bool write_failed_ = false;
 };

@@ -18,21 +18,21 @@ using IdentifyCaller = std::function<Result<Caller>(const grpc::CallbackServerCo
 // Returns the status of a failed call, and adds the whole error to the trailing metadata.
 grpc::Status ToStatus(grpc::CallbackServerContext& context, const Error& error);
 
-// Each of the following functions forwards one call to a new worker. gRPC owns the result, which
-// deletes itself when the call has ended. The other arguments must live until then; those that gRPC
-// supplies do.
+// Each of the following functions forwards one call to a new worker and returns its reactor. gRPC
+// owns the reactor, which deletes itself when the call has ended. The arguments must live until
+// then; gRPC ensures this for those that it supplies.
 
-// A call with one answer.
+// Relays a call that has one answer.
 grpc::ServerUnaryReactor* RelayUnary(DaemonContext& daemon, const IdentifyCaller& identify,
                                      grpc::CallbackServerContext& context, std::string method,
                                      const grpc::ByteBuffer& request, grpc::ByteBuffer& response);
-// An operation, whose progress is streamed. It never delays its worker.
+// Relays an operation and streams its progress. A slow client never delays the worker.
 grpc::ServerWriteReactor<grpc::ByteBuffer>* RelayOperation(DaemonContext& daemon,
                                                            const IdentifyCaller& identify,
                                                            grpc::CallbackServerContext& context,
                                                            std::string method,
                                                            const grpc::ByteBuffer& request);
-// ReadLog, whose worker waits for a slow reader.
+// Relays ReadLog. The worker waits for a slow client.
 grpc::ServerWriteReactor<grpc::ByteBuffer>* RelayLog(DaemonContext& daemon,
                                                      const IdentifyCaller& identify,
                                                      grpc::CallbackServerContext& context,

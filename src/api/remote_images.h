@@ -1,4 +1,4 @@
-// The methods of images (methods.h) for images in a repository.
+// Implements methods of methods.h for images in a repository.
 #pragma once
 
 #include <string>

@@ -15,7 +15,7 @@ using repository::Registration;
 repository::Access AccessOf(const Call& call) {
   return {.paths = call.paths,
           .keys = {call.settings.key_file, call.settings.key_command},
-          // The daemon's worker has removed the variables of other users from its environment.
+          // In a worker of the daemon, the environment no longer contains other users' variables.
           .credentials = objects::s3::CredentialOptionsOf(environ),
           .http = objects::s3::HttpOptionsOf(environ),
           .max_bytes_per_second = 0,

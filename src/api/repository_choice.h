@@ -20,8 +20,8 @@ repository::Access AccessOf(const Call& call);
 
 // Returns whether a repository of this name was added. False for anything that is not a name.
 Result<bool> IsRepository(const Call& call, const std::string& name);
-// Finds the repository: one that was added (`repo add`), or the one at a location, whose endpoint
-// and region are those of AWS's environment variables.
+// Finds the repository: one that was added (`repo add`), or the one at a location, with the
+// endpoint and region from AWS's environment variables.
 Result<repository::Registration> FindRepository(const Call& call,
                                                 const v1::RepositoryChoice& choice);
 // Finds and opens a repository. An empty name means the configuration's repository.default.
@@ -43,10 +43,12 @@ Result<repository::PullOptions> PullOptionsOf(const Call& call,
                                               const repository::OpenedRepository& opened,
                                               const store::UnitNames& names);
 
-// Opens the repository for the image of a dump, before the dump. Checks within a minute that the
-// repository can be written, that it has no image called `name` (if `name` is not empty), that no
-// damaged record stops pushes, that the object store returns current lists and not cached ones
-// (unless the local image is kept), and that the target is not a container.
+// Opens the repository for the image of a dump, before the dump. Within a minute, checks that
+// - the target is not a container,
+// - the repository can be written,
+// - it has no image called `name`, if `name` is not empty,
+// - no damaged record prevents pushes,
+// - unless `keeps_local`, the object store returns current lists and not cached ones.
 Result<std::unique_ptr<repository::OpenedRepository>> OpenForDump(
     Call& call, const v1::RepositoryChoice& choice, const std::string& target,
     const std::string& name, bool keeps_local);

@@ -107,7 +107,7 @@ v1::OperationEvent ToEvent(const std::string& verb, const std::string& target,
 struct Probe {
   const char* name;
   std::function<Status()> run;
-  bool always = false;  // also if an earlier step has failed
+  bool always = false;  // even if an earlier step has failed
 };
 
 // Writes, reads, lists and deletes an object that is not part of the format. A check that is killed

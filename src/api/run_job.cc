@@ -33,8 +33,8 @@ Status ChangeDirectory(const std::string& path) {
   return {};
 }
 
-// Sets variables in the environment of this process, which the program inherits. Only this user can
-// read the environment, while all users could read arguments. An empty value removes the variable.
+// Sets environment variables of this process, which the program inherits. Only this user can read
+// the environment, while all users could read arguments. An empty value removes the variable.
 Status SetEnvironment(const v1::RunRequest& request) {
   for (const auto& [name, value] : request.environment()) {
     if (name.empty() || name.find('=') != std::string::npos) {
@@ -74,7 +74,7 @@ Result<v1::RunResponse> StartJob(Call& call, const v1::RunRequest& request,
   STASIS_ASSIGN(wanted.cwd, ReadLink("/proc/self/cwd"));
   STASIS_ASSIGN(wanted.agent, jobs::AgentToPreload(call.paths, request.no_agent()));
   STASIS_TRY(SetEnvironment(request));
-  // The agent reads variables, not the configuration.
+  // The agent reads environment variables, not the configuration.
   const char* preloaded = std::getenv("LD_PRELOAD");
   const std::map<std::string, std::string> env = {
       {"STASIS_FORK_KEEPS_GPU_FILES", call.settings.keep_gpu_files ? "1" : ""},

@@ -120,8 +120,8 @@ Status Serve(int ready_fd, const std::string& log_file) {
 int Main(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGHUP, [](int) {});
-  // The daemon needs many descriptors for connections; jobs keep the limit that it was started
-  // with.
+  // The daemon needs many descriptors for connections. Jobs get the limit that the daemon was
+  // started with.
   Worker::SetDescriptorLimit(RaiseDescriptorLimit());
   WidenDescriptorTable();
   CLI::App app("Runs the operations of the stasis command with the rights of the calling user.",

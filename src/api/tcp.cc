@@ -34,7 +34,7 @@ constexpr size_t kMaxHandshakesOfAddress = 32;
 constexpr std::chrono::milliseconds kHandshake{kHandshakeMs};
 
 constexpr int kMaxCertificateBytes = 1 << 20;
-constexpr int kAcceptPauseMs = 500;  // after descriptors were used up
+constexpr int kAcceptPauseMs = 500;  // if no descriptor is free
 constexpr std::chrono::seconds kLogInterval{10};
 
 Result<Caller> CertifiedCaller(const grpc::CallbackServerContext& context) {
@@ -84,7 +84,7 @@ class Acceptor {
  private:
   static void Pause() { ::poll(nullptr, 0, kAcceptPauseMs); }
 
-  // Accepts the next connection. Returns false if descriptors are used up.
+  // Accepts the next connection. Returns false if no descriptor is free.
   bool Accept(int listener) {
     sockaddr_storage from{};
     socklen_t size = sizeof from;

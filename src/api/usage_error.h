@@ -13,8 +13,8 @@ inline tl::unexpected<Error> FailUsage(std::string message, std::string hint = {
   return Fail(Code::kInvalidArgument, Domain::kUsage, 0, std::move(message), std::move(hint));
 }
 
-// Clients other than the command line may send relative paths, which would be resolved in the
-// working directory of this process. An empty path is allowed.
+// Returns a usage error for a relative path, which would be resolved in the working directory of
+// this process. Clients other than the command line may send such paths. An empty path is allowed.
 inline Status CheckAbsolute(const std::string& what, const std::string& path) {
   if (path.empty() || path.front() == '/') return {};
   return FailUsage(what + " " + path + " is not an absolute path");

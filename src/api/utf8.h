@@ -5,7 +5,7 @@
 
 namespace stasis::api {
 
-// Replaces each byte that is not part of valid UTF-8 by '?'.
+// Replaces each byte that is not part of valid UTF-8 with '?'.
 std::string Utf8(std::string text);
 
 }  // namespace stasis::api

@@ -18,7 +18,7 @@ class Worker {
  public:
   using OnEvent = std::function<void(std::string event)>;
   // Called once, after the last event. If `lost` is true, the worker ended without an answer, and
-  // the error describes its end. Otherwise an error is the method's own.
+  // the error describes the worker's end. Otherwise an error in `reply` comes from the method.
   using OnEnd = std::function<void(Result<std::string> reply, bool lost)>;
 
   // Sets the descriptor limit of the workers, and so of jobs that they start: the limit that the

@@ -44,8 +44,8 @@ Status KeepCapabilities() {
   return {};
 }
 
-// Sets the environment of a fresh login. Keeps two kinds of variables of the daemon, which describe
-// the machine: the path of the driver's library, and the software GPUs.
+// Sets the environment of a fresh login. Keeps two kinds of the daemon's environment variables,
+// which describe the machine: the path of the driver's library, and the software GPUs.
 void SetEnvironment(uid_t uid) {
   std::vector<std::string> machine;
   for (char** entry = environ; *entry != nullptr; ++entry) {

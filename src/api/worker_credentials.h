@@ -8,17 +8,19 @@
 
 namespace stasis::api {
 
+// Moves this process into the caller's control groups, which everything that it starts inherits.
 // Must be called before TakeCredentials, because only root may move a process into another user's
-// control group. Everything that the worker starts inherits the group.
+// control group.
 Status JoinCallersCgroups(const v1::WorkerRequest& request);
 
 // Switches to the caller's credentials; this cannot be undone. A root daemon's worker for another
 // user keeps two capabilities, which its children do not inherit: CAP_CHECKPOINT_RESTORE and
-// CAP_SYS_PTRACE. These would permit access to other users' processes, which operations therefore
-// refuse: they compare every process's credentials with their own.
+// CAP_SYS_PTRACE. They would permit access to other users' processes. Operations therefore compare
+// the credentials of every process with their own, and refuse those of other users.
 Status TakeCredentials(const v1::WorkerRequest& request);
 
-// Must be called after TakeCredentials, because it opens files as the caller.
+// Makes the context of the call. Must be called after TakeCredentials, because it opens files as
+// the caller.
 Result<Call> MakeCall(const v1::WorkerRequest& request);
 
 // Returns settings as text, for a CallContext: if `trusted`, those that a caller with fewer rights

@@ -1,5 +1,5 @@
-// A worker's lines in the daemon's log, which it writes itself because it may outlive the daemon.
-// docs/logs.md lists the fields.
+// Writes a worker's lines to the daemon's log. The worker does this itself, because it may outlive
+// the daemon. docs/logs.md lists the fields.
 #pragma once
 
 #include <chrono>

@@ -14,7 +14,7 @@ std::string HugePages();
 // Changes the setting while the object exists.
 class HugePagesSetting {
  public:
-  // Returns kPermissionDenied without the necessary rights.
+  // Returns kPermissionDenied if this process lacks the necessary rights.
   static Result<HugePagesSetting> Set(const std::string& mode);
   ~HugePagesSetting();
   HugePagesSetting(HugePagesSetting&& other) noexcept;

@@ -25,7 +25,7 @@ using operations::Session;
 constexpr uint64_t kWireBytes = 1ull << 30;
 constexpr int kStackRounds = 3;
 constexpr std::chrono::seconds kWireTimeout{120};
-// GPU memory for the measurement of hashing, less on a GPU with less free memory.
+// GPU memory for the measurement of hashing; less if the GPU has less free memory.
 constexpr uint64_t kHashingBytes = 8ull << 30;
 constexpr uint64_t kSoftwareHashingBytes = 64ull << 20;
 // GPU memory for the contexts of the workload and the mover, and for unused parts of slabs.
@@ -238,7 +238,8 @@ Result<SharedRun> Bench::MeasureShared(uint64_t allocation_bytes) {
       run.warm.push_back(std::move(round));
     }
     for (int i = 1; i <= kStackRounds && found_.shared.empty(); ++i) {
-      Progress(fmt::format("{}: stack limits kept, round {} of {}", what, i, kStackRounds));
+      Progress(
+          fmt::format("{}: with unchanged stack limits, round {} of {}", what, i, kStackRounds));
       STASIS_ASSIGN(Round round, Annotate(OneRound(blocks, Path::kSharedStacksKept),
                                           fmt::format("round {} with stack limits kept", i)));
       run.stacks_kept.push_back(std::move(round));

@@ -32,7 +32,8 @@ struct MeasureOptions {
   std::function<bool()> cancelled;
 };
 
-// One suspend or resume as its caller sees it, including the survey of the target before the plan.
+// One suspend or resume as its caller sees it. The time includes the survey of the target before
+// the plan.
 struct Sample {
   double seconds = 0;
   operations::OperationResult result;
@@ -40,7 +41,7 @@ struct Sample {
 
 struct Round {
   Sample suspend, resume;
-  // GPU memory in use during the suspend, in excess of that used before the start.
+  // GPU memory in use while the program is suspended, in excess of that used before the start.
   uint64_t held_bytes = 0;
 };
 

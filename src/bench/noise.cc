@@ -11,10 +11,10 @@ namespace stasis::bench {
 namespace {
 
 constexpr uint64_t kWordBytes = sizeof(uint64_t);
-constexpr uint64_t kPartBytes = 16u << 20;  // of one work item
+constexpr uint64_t kPartBytes = 16u << 20;  // size of one work item
 
-// The output function of SplitMix64 (Steele, Lea and Flood 2014): each word of the sequence can be
-// computed by itself.
+// The output function of SplitMix64 (Steele, Lea and Flood 2014), which can compute each word of
+// the sequence independently.
 uint64_t WordAt(uint64_t seed, uint64_t index) {
   uint64_t word = seed + (index + 1) * 0x9e3779b97f4a7c15;
   word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9;

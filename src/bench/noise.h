@@ -1,4 +1,5 @@
-// Random bytes that can be recognised later: neither compression nor deduplication saves any.
+// Pseudorandom bytes that can be verified later. Neither compression nor deduplication can shrink
+// them.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +7,10 @@
 
 namespace stasis::bench {
 
-// Fills `bytes`, whose size must be a multiple of 8, on all processors. Other seeds give other
-// words.
+// Fills `bytes`, whose size must be a multiple of 8, on all processors. Different seeds give
+// different words.
 void FillNoise(std::span<char> bytes, uint64_t seed);
-// Returns whether FillNoise with this seed has written exactly these bytes.
+// Returns true if the bytes are exactly those that FillNoise writes with this seed.
 bool IsNoise(std::span<const char> bytes, uint64_t seed);
 
 }  // namespace stasis::bench

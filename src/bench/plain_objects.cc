@@ -12,7 +12,7 @@ namespace {
 
 constexpr unsigned kDeletesAtATime = 8;
 
-// Copies an object to its place in memory.
+// Copies an object to memory.
 class MemorySink final : public objects::Sink {
  public:
   explicit MemorySink(char* to) : to_(to) {}
@@ -37,7 +37,7 @@ Memory PlainObjects::PartOf(Memory memory, uint64_t object) const {
   return memory.subspan(begin, std::min(object_bytes_, size_bytes_ - begin));
 }
 
-// Ends with the first error; transfers that have begun are finished.
+// Returns the first error. Begins no transfer after it, but finishes those that have begun.
 Status PlainObjects::ForEach(unsigned parallel,
                              const std::function<Status(uint64_t)>& transfer) const {
   std::atomic<uint64_t> next{0};

@@ -24,7 +24,7 @@ class PlainObjects {
   uint64_t count() const { return (size_bytes_ + object_bytes_ - 1) / object_bytes_; }
   // Puts all objects with the contents of `memory`, which has size_bytes, `parallel` at a time.
   Status Put(std::span<const char> memory, unsigned parallel, const objects::CallOptions& call);
-  // Gets all objects into `memory`, at the places from which Put has read them.
+  // Gets all objects into `memory`, at the offsets from which Put read them.
   Status Get(std::span<char> memory, unsigned parallel, const objects::CallOptions& call);
   // Deletes all objects that a Put may have written.
   Status Delete(const objects::CallOptions& call);

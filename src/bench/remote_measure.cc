@@ -91,7 +91,8 @@ class HiddenFolder {
   store::Hidden hidden_;
 };
 
-// A program with one range of GPU memory and nothing else. It is never restored.
+// Returns the manifest of a program that has one range of GPU memory and nothing else. The image is
+// never restored.
 store::Manifest ManifestOf() {
   store::Manifest manifest;
   manifest.host = store::HostNow();
@@ -131,8 +132,8 @@ class RemoteBench {
 
   const RemoteOptions& options_;
   Memory memory_;
-  const std::string name_;     // of the image in the repository
-  const uint64_t first_seed_;  // another bench must not push the same memory
+  const std::string name_;     // the image's name in the repository
+  const uint64_t first_seed_;  // random, because no two benches may push the same memory
   PlainObjects plain_;
   bool may_be_pushed_ = false;
   std::set<repository::PushId> pushes_;  // of an image that may be in the repository
@@ -147,8 +148,8 @@ Result<double> RemoteBench::Time(const std::string& what, const std::function<St
   return watch.Seconds();
 }
 
-// The first requests also open the connections, so the first number of parallel transfers is tried
-// twice.
+// Measures several numbers of parallel transfers. Tries the first number twice, because the first
+// requests also open the connections.
 Status RemoteBench::ChooseParallel(RemoteMeasurements& found) {
   double best_put_s = 0, best_get_s = 0;
   FillNoise(memory_.span(), first_seed_);
@@ -169,7 +170,7 @@ Status RemoteBench::ChooseParallel(RemoteMeasurements& found) {
       found.get_parallel = parallel;
       best_get_s = get_s;
     }
-    if (parallel >= plain_.count()) break;  // more cannot be moved at a time
+    if (parallel >= plain_.count()) break;  // no more can be moved at a time
   }
   return {};
 }

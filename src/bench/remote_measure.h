@@ -1,9 +1,10 @@
-// The measurements of `stasis bench --remote`: random GPU memory goes to a repository and comes
-// back, and in the same run as many bytes move as plain objects. remote_report.h evaluates them.
+// The measurements of `stasis bench --remote`: random GPU memory is moved to a repository and back,
+// and for comparison the same number of bytes is moved as plain objects. remote_report.h evaluates
+// the measurements.
 //
 // One round, of which only the four transfers are timed:
 //
-//   fill       random words in memory, which no earlier round had
+//   fill       memory with random words, different from those of earlier rounds
 //   put        plain objects
 //   write      a local image of the same memory
 //   push       of that image
@@ -41,8 +42,8 @@ struct RemoteOptions {
   uint64_t object_bytes = 0;     // of one plain object
   int rounds = 0;
   std::function<void(const std::string&)> progress = {};
-  // Ends the measurement, also in the middle of a request. Everything that it has written is
-  // removed first.
+  // Stops the measurement, even in the middle of a request. The measurement then removes everything
+  // that it has written.
   std::stop_token stop = {};
 };
 
@@ -53,15 +54,15 @@ struct RemoteRound {
   // Time until everything that a restore reads from the repository is checked and in memory.
   double restore_s = 0;
   uint64_t push_requests = 0;
-  uint64_t retries = 0;  // of push and restore
+  uint64_t retries = 0;  // retries of push and restore
 };
 
 struct RemoteMeasurements {
   uint64_t size_bytes = 0;
   uint64_t object_bytes = 0;
   uint64_t objects = 0;
-  // How many plain objects moved at a time: the fastest of several numbers, tried before the first
-  // round.
+  // The number of plain objects that moved at a time. It is the fastest of several numbers that
+  // were tried before the first round.
   unsigned put_parallel = 0;
   unsigned get_parallel = 0;
   std::vector<RemoteRound> rounds;
@@ -69,7 +70,7 @@ struct RemoteMeasurements {
 };
 
 // Runs all measurements. Removes everything that it has written to the repository and the store,
-// also after an error. If something cannot be removed, the error's hint names it. Needs size_bytes
+// even after an error. If something cannot be removed, the error's hint names it. Needs size_bytes
 // of host memory, and as much free space in the store. Returns kResourceExhausted if there is less
 // host memory, kDataLoss if a word came back changed, and kFailedPrecondition if gc cannot be used
 // here.

@@ -47,8 +47,8 @@ Status CheckReadable(Context& c) {
                             ReadingDeadline(c.services.settings.phase_timeout_s));
 }
 
-// CRIU reads the limits of each process with prlimit(2) too. The kernel permits this to a process
-// with the same user and group ids, or with CAP_SYS_RESOURCE.
+// Checks that CRIU can read the limits of each process with prlimit(2). The kernel permits this
+// only to a process with the same user and group ids, or with CAP_SYS_RESOURCE.
 Status CheckLimits(Context& c) {
   for (const auto& member : c.survey.tree.members) {
     rlimit limit{};
@@ -93,8 +93,8 @@ Status CheckPidNamespace(Context& c) {
   return {};
 }
 
-// CRIU can save a program that has its own mount namespace, but Stasis cannot restore it: the dump
-// would succeed and end the program, and its image would be useless.
+// Refuses a program that has its own mount namespace. CRIU can save it, but Stasis cannot restore
+// it: the dump would succeed and end the program, and the image would be useless.
 Status CheckMountNamespace(Context& c) {
   process::HostPid criu{::getpid()};
   if (c.facts.in_own_pidns) {
@@ -120,7 +120,8 @@ Status CheckMountNamespace(Context& c) {
   return {};
 }
 
-// CRIU's plugin for AMD GPUs would have to save what stays with the driver.
+// The driver cannot checkpoint the context of a HIP program, so CRIU's plugin for AMD GPUs would
+// have to save the context.
 Status CheckDriverCheckpoints(Context& c) {
   for (const auto& p : c.survey.device_processes) {
     if (!p.no_checkpoint) continue;

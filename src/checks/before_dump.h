@@ -29,9 +29,9 @@ Result<DumpFacts> CheckBeforeDump(gpu_state::Services& services, criu::Criu& cri
                                   std::vector<Refused>* refused = nullptr);
 
 // Checks that the GPU data fits into the store, whose folder may not exist yet. `carried_bytes` is
-// the part that movers carry. This part is not counted if the store has an earlier image of the
-// job, unless `full` is set: the earlier image may already contain these blocks, and how many of
-// them is known only when the dump writes. If the disk becomes full then, the dump fails.
+// the part that movers carry. If the store has an earlier image of the job and `full` is not set,
+// this part is not counted: the earlier image may already contain many of its blocks, and their
+// number is known only when the dump writes. If the disk becomes full then, the dump fails.
 Status CheckImageSpace(const gpu_state::Services& services, const Survey& survey,
                        const std::string& store, bool full, uint64_t carried_bytes);
 

@@ -47,8 +47,8 @@ std::string ClaimedOrigin(const store::Manifest& manifest) {
                      store::Printable(manifest.host.name), store::Utc(manifest.created_unix_ns));
 }
 
-// The error for an image of a repository whose images are not trusted. `what` names the image and
-// the repository.
+// Returns the error for an image of a repository whose images are not trusted. `what` names the
+// image and the repository.
 tl::unexpected<Error> FromUntrusted(const std::string& what, const store::Manifest& manifest,
                                     const std::string& change, const Caller& caller) {
   return Distrusted(
@@ -59,7 +59,7 @@ tl::unexpected<Error> FromUntrusted(const std::string& what, const store::Manife
                   caller.uid, change));
 }
 
-// Returns the advice to add a repository again, for a repository that was added without trust.
+// Returns the advice for a repository that was added without trust: to add it again.
 std::string AddAgain(const std::string& repository) {
   return fmt::format("remove it with `stasis repo remove {}` and add it again", repository);
 }

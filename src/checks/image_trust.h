@@ -13,8 +13,8 @@ namespace stasis::checks {
 // - The program's user is the caller, or the caller is root.
 // - All files of the image belong to the caller or to root, and no other user may write to them.
 // - This installation wrote the image, with the caller's secret (store/origin.h), or pulled it from
-//   a repository that the caller trusts. The owner of the files is not enough, because a user who
-//   copies a foreign image owns the copy.
+//   a repository that the caller trusts. Ownership of the files is not sufficient, because a user
+//   who copies a foreign image owns the copy.
 // - If the caller is root, the program is root's too. Otherwise CRIU would open files that another
 //   user can replace, with root's privileges.
 // With `trusted`, the caller vouches for the image and the files that it names, and only the first

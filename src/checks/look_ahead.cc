@@ -16,8 +16,8 @@ namespace {
 using device::ProcessState;
 using gpu_state::Services;
 
-// The driver refuses managed memory only when the program is already stopped (driver 580; the
-// software GPU does the same).
+// Refuses managed memory. The driver itself refuses it only when the program is already stopped
+// (driver 580; the software GPU does the same).
 Status CheckManaged(process::HostPid pid, const agent_protocol::HelloReply& hello) {
   if (hello.driver.managed_bytes == 0) return {};
   return Fail(Code::kUnimplemented,
@@ -70,8 +70,8 @@ void AddProcess(Services& services, const plan::RecordedProcess& process, Outloo
   }
 }
 
-// Checks the memory that the processes share. Called only if no process is refused for its own
-// memory.
+// Checks the memory that the processes share. Called only if no process was refused because of its
+// own memory.
 Status CheckPeersOf(const AllProcesses& all) {
   std::vector<gpu_state::IpcMember> each;
   for (const auto& member : all.members) each.push_back({member.id, &member.hello});

@@ -34,8 +34,8 @@ Status RefuseNcclNeighbours(gpu_state::Services& services, const Survey& survey,
 // have the format of CRIU 4.
 Result<bool> HasCommunicators(int files_img, uint64_t size_bytes);
 
-// Makes this check for the restore of an image into this process's network namespace. Call it only
-// if the image has communicators.
+// Does the same check for the restore of an image into this process's network namespace. Call it
+// only if the image has communicators.
 Status RefuseNcclNeighbours(gpu_state::Services& services, const store::Manifest& manifest,
                             const device::GpuMap& map, const std::string& hint);
 

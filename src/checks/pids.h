@@ -13,8 +13,8 @@ Status CheckPidsFree(const store::Manifest& manifest);
 
 // Returns true if the program is in a pid namespace whose init process is the job's shim (`restore
 // --new-pidns`), so that CRIU must run inside this namespace. Returns false if the program is in
-// this process's pid namespace, or brings its own, whose init process is the program's root.
-// Returns kUnimplemented otherwise, because CRIU cannot save such a program from here.
+// this process's pid namespace, or in its own, whose init process is the program's root. Returns
+// kUnimplemented otherwise, because CRIU cannot save such a program from here.
 Result<bool> LivesInJobsPidNamespace(const gpu_state::Services& services, const Survey& survey);
 
 }  // namespace stasis::checks

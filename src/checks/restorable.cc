@@ -20,15 +20,16 @@
 namespace stasis::checks {
 namespace {
 
-// Returns the architecture of a machine ("uname -m"), which is another one in a 32-bit personality.
+// Returns the architecture for a machine name ("uname -m"), which differs in a 32-bit personality.
 std::string Architecture(const std::string& machine) {
   if (machine == "i686") return "x86_64";
   if (machine == "armv8l") return "aarch64";
   return machine;
 }
 
-// CRIU restores registers and pages as they were. An image may have no page size (an older version
-// of Stasis), or no machine (`uname` failed).
+// Compares the architecture and page size, because CRIU restores registers and pages unchanged. An
+// image may lack the page size (written by an older version of Stasis) or the machine (`uname`
+// failed).
 Status CheckHost(const store::Host& made_on) {
   const store::Host here = store::HostNow();
   if (!made_on.machine.empty() && Architecture(made_on.machine) != Architecture(here.machine)) {

@@ -177,8 +177,8 @@ struct Found {
 Result<Found> FindMembers(const Services& services, const Target& target) {
   Found found;
   STASIS_ASSIGN(found.tree, process::ReadTree(target.root.pid));
-  // A process that the tree has started since it was read does not count as outside. The checks
-  // that follow find it.
+  // A process that a member of the tree has started since the tree was read does not count as
+  // outside. Later checks find it.
   auto is_below_tree = [&](HostPid pid) {
     const auto lineage = process::ReadLineage(pid);
     return std::any_of(lineage.begin(), lineage.end(), [&](const process::Stat& ancestor) {
@@ -300,7 +300,7 @@ Result<Survey> SurveyTarget(Services& services, const Target& target,
   STASIS_ASSIGN(Found found, FindMembers(services, target));
   survey.tree = std::move(found.tree);
   survey.outside = std::move(found.outside);
-  // Refuse processes of other users before anything is read that only their owner may read.
+  // Refuse processes of other users before reading anything that only their owner may read.
   for (const auto* all : {&survey.tree.members, &survey.outside}) {
     for (const auto& stat : *all) {
       Status own = RefuseForeign(stat, survey);

@@ -29,7 +29,7 @@ struct SurveyedProcess : device::DeviceProcess {
 struct Survey {
   Target target;
   process::ProcessTree tree;
-  // Processes that left the tree and still belong to the target, for example a worker that became a
+  // Processes that left the tree but still belong to the target, for example a worker that became a
   // daemon. They are found below the job's shim, or in the session that the target's root leads.
   std::vector<process::Stat> outside;
   // The GPU processes in the tree and in `outside`.
@@ -38,8 +38,8 @@ struct Survey {
   // Returns the processes that a suspend includes: the tree, and GPU processes in `outside`.
   std::vector<process::Stat> members() const;
 
-  // Returns the size of the GPU memory in use, or with `suspended` of the data that a suspend moved
-  // away.
+  // Returns the size of the GPU memory in use or, with `suspended`, of the data that a suspend
+  // moved away.
   uint64_t device_bytes(bool suspended = false) const;
   // Returns true if the driver reports `state` for all GPU processes. It reports a process with a
   // kept context as running.

@@ -70,7 +70,7 @@ Status CheckAction(std::string_view action) {
   return Usage(fmt::format("--action \"{}\" is not lock, checkpoint, restore or unlock", action));
 }
 
-// `timeout` and `map` are true if the option was given.
+// `timeout` and `map` say whether these options were given.
 Status CheckComplete(const v1::GpuStepRequest& request, bool timeout, bool map) {
   const std::string& step = request.step();
   if (step.empty()) return Usage("no operation was given");

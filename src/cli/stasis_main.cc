@@ -69,7 +69,8 @@ void RefuseEmptyWords(const CLI::App& app) {
   for (const CLI::App* verb : app.get_subcommands()) RefuseEmptyWords(*verb);
 }
 
-// No library exception may end the program without a message.
+// Runs the action. Catches all exceptions of libraries, because they must not end the program
+// without a message.
 Outcome Run(const Action& action, const Globals& globals) {
   try {
     return action(globals);
@@ -145,8 +146,8 @@ int Main(int argc, char** argv) {
 
   CLI::App app("Suspends, saves, moves and restores running GPU programs without changing them.",
                "stasis");
-  // Accept a missing command here and reject it below: the parser would report a missing command
-  // even if an unknown word is the mistake.
+  // Let the parser accept a missing command, and reject it below. The parser would report a missing
+  // command even if the mistake is an unknown word.
   app.require_subcommand(0, 1);
   app.fallthrough();
   Globals globals;

@@ -21,7 +21,8 @@ struct RepositoryFlags {
 };
 
 // Calls a method for repositories in this process, because the credentials for an object store may
-// be in its environment. Shows progress on stderr. Ctrl-C ends it, also in the middle of a request.
+// be in its environment. Shows progress on stderr. Ctrl-C cancels the call, even in the middle of a
+// request.
 class RepositoryCall {
  public:
   static Result<RepositoryCall> Open(const Globals& globals);

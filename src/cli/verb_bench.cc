@@ -23,7 +23,7 @@ constexpr uint64_t kLeastRemoteBytes = 1ull << 20;
 
 constexpr char kDefaultSize[] = "32GiB";
 constexpr int kDefaultRounds = 7;
-// With --remote.
+// The defaults with --remote.
 constexpr char kDefaultRemoteSize[] = "8GiB";
 constexpr int kDefaultRemoteRounds = 5;
 
@@ -37,7 +37,7 @@ struct BenchOptions {
   bool thp = false;
   bool ignore_memory = false;
   RepositoryFlags remote;
-  std::string folder;  // of the local image
+  std::string folder;  // folder of the local image
 };
 
 Status SetAllocations(const BenchOptions& options, v1::BenchRequest& request) {

@@ -51,7 +51,7 @@ std::string Changed(bool changed, const char* done, const char* before, const st
 Outcome SetUp(const Globals& globals, const ContainerOptions& options) {
   const v1::ContainerSetupRequest request = options.ToMessage();
   STASIS_ASSIGN(api::Call call, OpenCall(globals));
-  // A misspelt runtime is an error before anything is changed.
+  // Report a misspelt runtime before anything is changed.
   STASIS_TRY(api::CheckContainers(call, request));
   STASIS_ASSIGN(const auto response, api::SetUpContainers(call, request));
   STASIS_ASSIGN(const auto checked, api::CheckContainers(call, request));

@@ -124,7 +124,7 @@ Outcome PrintStatus(const Globals& globals) {
   }
   if (!list.operations().empty()) text += FormatTable(rows);
   nlohmann::json document = MessageJson(status);
-  document.update(MessageJson(list));  // replaces the number of operations by their list
+  document.update(MessageJson(list));  // replaces the number of operations with their list
   PrintResult(globals, text, document);
   return 0;
 }

@@ -43,7 +43,8 @@ Result<Destination> OpenDestination(const Globals& globals, const DumpOptions& o
   return Destination{std::move(repository_call), std::move(opened)};
 }
 
-// Nodes that are preempted together make images of the same job in the same second.
+// Appends random characters to the image's name, because nodes that are preempted together may dump
+// the same job in the same second.
 Result<std::string> NameWithoutCollision(const std::string& image) {
   STASIS_ASSIGN(const Id128 random, Id128::Random());
   return image.substr(image.rfind('/') + 1) + "-" + random.Hex().substr(0, 6);

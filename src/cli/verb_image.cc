@@ -23,7 +23,7 @@ struct ImageOptions {
   std::string folder;  // -d
   std::vector<std::string> images;
   RepositoryFlags repository;  // -R
-  std::string name;            // of a copy
+  std::string name;            // the name of a copy
   std::string compress;
   std::string not_before;
 
@@ -295,7 +295,7 @@ Outcome Pull(const ImageOptions& options, api::Call& call, const Globals& global
   return 0;
 }
 
-// An image of a repository may also be given as REPO/NAME, without -R.
+// Accepts images of a repository as REPO/NAME, without -R.
 Status SplitRemoteNames(const api::Call& call, ImageOptions& options) {
   for (std::string& image : options.images) {
     if (!options.repository.name.empty() || !options.folder.empty()) return {};

@@ -32,7 +32,7 @@ TEST(Documented, ThePageHasTheTableOfTheCode) {
   EXPECT_THAT(Page(), HasSubstr(table)) << "the table in docs/config.md must be:\n" << table;
 }
 
-// A variable that is not a setting must be in the page's list of test switches.
+// An environment variable that is not a setting must be in the page's list of test switches.
 TEST(Documented, EveryVariableThatIsReadIsASettingOrATestSwitch) {
   std::set<std::string> settings = {"STASIS_CONFIG"};
   for (const Row& row : Rows()) settings.insert(row.variable);

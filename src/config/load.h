@@ -48,16 +48,16 @@ struct Surroundings {
   bool more_rights;
 };
 
-// Loads all settings, or none: a mistake in any file or variable is an error. Skipping a setting
-// could silently select another directory of jobs.
+// Loads all settings, or none: a mistake in any file or environment variable is an error. Skipping
+// a setting could silently select another directory of jobs.
 Result<Config> Load(const Surroundings& surroundings = {});
 
-// Resets settings that the user must not control. A program calls this if it has more rights than
-// the user whose files and variables `config` came from, as a worker of the daemon has. Each
-// trusted setting (Row::trusted: programs that are started or loaded with those rights, and the
-// user's limits) gets its value from the machine's own file, or the default; its origin says so.
-// Load does this itself if `more_rights` is set. PATH and the loader's variables are not settings:
-// the process that starts such a program must choose its environment.
+// Resets settings that the user must not control. A program, such as a worker of the daemon, calls
+// this if it has more rights than the user whose files and environment variables `config` came
+// from. Each trusted setting (Row::trusted: programs that are started or loaded with those rights,
+// and the user's limits) and its origin are taken from the machine's own file, or from the default.
+// Load does this itself if `more_rights` is set. PATH and the dynamic loader's environment
+// variables are not settings: the process that starts such a program must set them.
 Status DropUntrusted(Config& config, const Surroundings& surroundings = {});
 
 }  // namespace stasis::config

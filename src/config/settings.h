@@ -1,7 +1,7 @@
 // The settings. table.cc gives the name, range and default of each; load.h gives the sources of
 // values. The program that the user starts reads the settings once and passes them to its helpers.
-// The agent and the shim never read settings, because they run inside or above the user's program;
-// `run` passes them the values that they need.
+// The agent and the shim never read settings, because they run inside the user's program or as its
+// parent; `run` passes them the values that they need.
 #pragma once
 
 #include <chrono>

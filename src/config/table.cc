@@ -90,8 +90,8 @@ constexpr Row kRows[] = {
      "Limit for undoing a phase; --timeout does not shorten it, because an undo may move as much "
      "data as the phase"},
     {"daemon.socket", Kind::kFile, &Settings::daemon_socket, "", 0, 0, "", "STASIS_SOCKET",
-     "root: /run/stasisd/stasisd.sock; others: their own daemon's, else root's; with folders.state "
-     "STATE/run/stasisd.sock",
+     "for root: /run/stasisd/stasisd.sock; for other users: the socket of their own daemon, or "
+     "root's if they have none; if folders.state is set: STATE/run/stasisd.sock",
      "The socket of the daemon"},
     {"daemon.listen", Kind::kAddress, &Settings::daemon_listen, "", 0, 0, "", "STASIS_LISTEN",
      "no TCP",

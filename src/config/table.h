@@ -13,14 +13,14 @@
 namespace stasis::config {
 
 enum class Kind : uint8_t {
-  kFolder,      // an absolute path or one below "~/"; in a variable also relative
-  kFile,        // like kFolder
-  kSeconds,     // a number, possibly with a fraction
-  kSize,        // bytes, in the syntax of ParseSize; a bare number is bytes
-  kCount,       // an integer
-  kSwitch,      // true or false
-  kChoice,      // one word of a list
-  kCommand,     // a line for /bin/sh
+  kFolder,   // an absolute path or one below "~/"; an environment variable may have a relative one
+  kFile,     // like kFolder
+  kSeconds,  // a number, possibly with a fraction
+  kSize,     // bytes, in the syntax of ParseSize; a bare number is bytes
+  kCount,    // an integer
+  kSwitch,   // true or false
+  kChoice,   // one word of a list
+  kCommand,  // a line for /bin/sh
   kRepository,  // a name or a location
   kAddress,     // HOST:PORT; an IPv6 address in brackets
 };
@@ -51,10 +51,10 @@ std::span<const Row> Rows();
 // Describes the allowed values of a row: "a number of seconds from 0 to 86400".
 std::string Expected(const Row& row);
 
-// A value from a file or a variable before it is checked.
+// A value from a file or an environment variable before it is checked.
 using Raw = std::variant<std::string, int64_t, double, bool>;
 
-// The source of a value. In a variable all values are text, and paths may be relative.
+// The source of a value. In an environment variable all values are text, and paths may be relative.
 enum class From : uint8_t { kDefault, kFile, kEnvironment };
 
 // Checks `raw` and stores it in `settings`. On error `settings` is unchanged, and the usage error

@@ -61,11 +61,11 @@ Status CheckIds(const image::Creds& creds, const Caller& caller) {
   }
   for (gid_t gid : {creds.gid(), creds.egid(), creds.sgid(), creds.fsgid()}) {
     if (caller.groups.contains(gid)) continue;
-    return NotYours(fmt::format("one of its threads has group {}, and you do not have it", gid));
+    return NotYours(fmt::format("one of its threads is in group {}, but you are not", gid));
   }
   for (gid_t gid : creds.groups()) {
     if (caller.groups.contains(gid)) continue;
-    return NotYours(fmt::format("one of its threads is in group {}, and you are not", gid));
+    return NotYours(fmt::format("one of its threads is in group {}, but you are not", gid));
   }
   for (const auto* words :
        {&creds.cap_prm(), &creds.cap_eff(), &creds.cap_inh(), &creds.cap_amb()}) {

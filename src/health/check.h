@@ -21,8 +21,8 @@ struct MachineOptions {
   std::string criu;                   // path of CRIU; if empty, it is searched for
   std::string cuda_library;           // path of libcuda.so.1; if empty, the loader searches for it
   Result<std::string> agent_library;  // preloaded into programs
-  // Also measure the disk's speed, start a mover on each GPU, and let the agent answer. This takes
-  // seconds, disk space and GPU memory.
+  // Also measure the disk's speed, start a mover on each GPU, and check that the agent answers.
+  // This takes seconds, disk space and GPU memory.
   bool full = false;
   std::chrono::milliseconds patience{20000};  // time limit for any one check
   std::string root = {};                      // prefix for /proc and /sys; empty on a real machine

@@ -20,8 +20,8 @@ std::span<const DriverAbility> DriverAbilities();
 
 // The first driver with checkpoints on arm64 hosts.
 inline constexpr int kArm64CheckpointSince = 595;
-// Returns the limitation that a driver has on hosts of an architecture ("uname -m") only, or "".
-// `version` is the driver's, as in "580.159.04".
+// Returns the limitation that the driver of this `version`, such as "580.159.04", has only on the
+// architecture `machine` ("uname -m"), or "" if there is none.
 std::string LacksOn(std::string_view machine, std::string_view version);
 
 // Formats 12080 as "CUDA 12.8".

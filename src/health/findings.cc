@@ -197,7 +197,7 @@ constexpr Kind kTarget[] = {
      "start it with UV_USE_IO_URING=0 (libuv), or disable io_uring in the program"},
     {"special-file", "other special files", "dump", "CRIU cannot save them.",
      "disable the feature that uses them"},
-    {"device", "device files", "dump", "The state of a device is outside of the program.",
+    {"device", "device files", "dump", "The program uses a device whose state cannot be saved.",
      "have the program close it before a dump"},
     {"deleted-file", "files that were deleted", "dump",
      "Only the program still has these files, so the image would have to contain them.",

@@ -14,7 +14,7 @@ namespace {
 constexpr KernelVersion kLeastKernel{5, 9};
 constexpr int kSysPtrace = 19, kSysResource = 24;  // from linux/capability.h
 constexpr uint64_t kLittleMemlock = 64u << 20;
-constexpr uint64_t kManyReserved = 1u << 30;  // unused pages of hugetlbfs
+constexpr uint64_t kManyReserved = 1u << 30;  // bytes in unused pages of hugetlbfs
 
 }  // namespace
 

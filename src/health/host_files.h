@@ -41,7 +41,7 @@ std::optional<KernelVersion> ParseKernelVersion(const std::string& release);
 
 // Returns the amount of locked memory of a process.
 std::optional<uint64_t> ReadLockedBytes(const std::string& root, process::HostPid pid);
-// Returns the value of a variable in the environment that the process was started with.
+// Returns the value of an environment variable with which the process was started.
 std::optional<std::string> ReadVariable(const std::string& root, process::HostPid pid,
                                         const std::string& name);
 // Returns the number of watches of an inotify descriptor.

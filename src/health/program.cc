@@ -30,8 +30,8 @@ void LookForWatchdogDevice(const Looked& looked) {
   }
 }
 
-// Reads the variables as sd_watchdog_enabled(3) does. If WATCHDOG_PID names another process, this
-// process only inherited the variables.
+// Reads the same environment variables as sd_watchdog_enabled(3). If WATCHDOG_PID names another
+// process, this process only inherited them.
 void LookForSystemd(const Looked& looked) {
   const process::HostPid pid = looked.member.id.pid;
   auto span = ReadVariable(kRoot, pid, "WATCHDOG_USEC");

@@ -84,8 +84,8 @@ Status LetPass(const std::string& folder) {
   return {};
 }
 
-// Checks that ld.so can load the library. Otherwise it would only print a line to the program's
-// stderr and start the program without the agent.
+// Checks that ld.so can load the library. If it cannot, it only prints a line to the program's
+// stderr and starts the program without the agent.
 Status CheckLoadable(const std::string& path) {
   // ld.so splits LD_PRELOAD at blanks and colons, and expands $ORIGIN and similar variables.
   if (path.find_first_of(" :$\t\n") != path.npos) {
@@ -172,7 +172,8 @@ std::string PreloadValue(const std::string& current, const std::string& library)
 
 namespace {
 
-// The agent needs an x86-64 or arm64 processor; elsewhere the driver alone handles every program.
+// The agent needs an x86-64 or arm64 processor. On other processors the driver handles programs
+// alone.
 #if defined(__x86_64__) || defined(__aarch64__)
 constexpr bool kHasAgent = true;
 #else

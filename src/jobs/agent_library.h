@@ -20,14 +20,14 @@ inline constexpr size_t kMaxAgentLibraryBytes = 16u << 20;
 std::string AgentLibraryPath(const Paths& paths, const std::string& build_id);
 
 // Copies this installation's library to its path in DATA/agents, unless it exists there, and
-// returns the path. Returns kUnimplemented if programs could not load it: no library, a path with
-// characters special to ld.so, or a noexec file system. Returns kFailedPrecondition if another file
-// is at that path.
+// returns the path. Returns kUnimplemented if programs could not load it because there is no
+// library, the path has characters special to ld.so, or the file system is noexec. Returns
+// kFailedPrecondition if another file is at that path.
 Result<std::string> InstallAgentLibrary(const Paths& paths);
 
 // Returns the path of the library to preload into a new program, or an empty string if `without` is
 // set or if there is no agent for this processor. Any other problem is an error, because a program
-// that starts without the agent is slower to suspend until it ends.
+// that starts without the agent is slower to suspend for as long as it runs.
 Result<std::string> AgentToPreload(const Paths& paths, bool without);
 
 // Path and build id of this installation's own library.

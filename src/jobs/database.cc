@@ -85,8 +85,8 @@ bool IsWhole(const std::optional<ImageCopy>& copy) {
                    !copy->name.empty() && copy->name.size() <= kMaxPathBytes);
 }
 
-// Creates the database under a temporary name and renames it when complete. So a file that is empty
-// must be damaged.
+// Creates the database under a temporary name and renames it when complete. An empty file is
+// therefore damaged.
 Status Make(const std::string& folder, std::span<const Migration> migrations) {
   STASIS_ASSIGN(UniqueFd lock, LockStore(folder));
   const std::string path = folder + kDatabaseFile, unfinished = folder + kUnfinished;

@@ -31,8 +31,8 @@ class Database {
   Status Write(Change change) {
     return sqlite_.Write(std::move(change));
   }
-  // Like Write, for data that may also be written later: gives up after kSoonMs if another writer
-  // is active.
+  // Like Write, for data that can be written later instead: gives up after kSoonMs if another
+  // writer is active.
   template <class Change>
   void WriteIfFree(Change change) {
     sqlite_.SetBusyTimeout(kSoonMs);
@@ -46,7 +46,7 @@ class Database {
   };
   // Returns all jobs by id, each with only its last image.
   Result<std::vector<Row>> List() const;
-  // Returns a job with all of its images. Absent if there is none with that id.
+  // Returns the job with all of its images, or no value if there is no such job.
   Result<std::optional<Job>> Find(const std::string& id) const;
   // Returns checkpoints of both kinds with their accounts, oldest first.
   Result<std::vector<Checkpoint>> Checkpoints(const std::string& id) const;

@@ -65,7 +65,7 @@ enum class State {
   kEnding,  // the root has ended and its shim is recording that
   kExited,
   kDumped,
-  kLost,  // how the root ended is unknown: after a reboot, without its shim, or adopted
+  kLost,  // the root's end was not recorded: reboot, killed shim, or adopted job
 };
 std::string_view StateName(State state);
 std::optional<State> ParseState(std::string_view name);

@@ -83,7 +83,8 @@ tl::unexpected<Error> InJob(const std::string& who, const std::string& id) {
               "use the job's name; `stasis inspect " + id + "` shows it");
 }
 
-// Jobs of other users are in other stores, but their shims are visible.
+// Returns an error if the program runs below a shim. Jobs of other users are in other stores, but
+// their shims are visible.
 Status CheckBelowNoShim(const Stat& root) {
   for (const Stat& ancestor : process::ReadLineage(root.parent)) {
     if (!IsShim(ancestor)) continue;
@@ -125,7 +126,8 @@ Status CheckTreeIsOwn(const process::ProcessTree& tree) {
   return {};
 }
 
-// A process controls its own arguments. If they cannot be stored, returns its name instead.
+// Returns the arguments of the process. The process controls them; if they cannot be stored,
+// returns the name of the process instead.
 std::vector<std::string> CommandOf(const Stat& stat) {
   auto argv = process::ReadCommandLine(stat.id.pid, Deadline::In(process::kMemoryAnswer));
   const bool fits = argv && !argv->empty() && argv->size() <= kMaxArguments &&

@@ -25,12 +25,13 @@ struct ManageRequest {
 // Adopts a program, identified by pid and start time, so a later program with the same pid is not
 // mistaken for it. If several requests for one program are concurrent, only one succeeds. Errors:
 // kInvalidArgument for a thread id or an invalid name; kNotFound if there is no such process;
-// kPermissionDenied if it or a descendant does not belong to the caller; kAlreadyExists if the name
-// is taken, it already belongs to a job, or its tree contains a job; kUnimplemented for init, a
+// kPermissionDenied if the program or a descendant does not belong to the caller; kAlreadyExists if
+// the name is taken, or if the program is part of a job or contains one; kUnimplemented for init, a
 // kernel thread, a Stasis program, and this command and its ancestors.
 Result<Job> Manage(const Store& store, const ManageRequest& request);
 
-// Returns true for a live process whose name is that of a shim, of any user and store.
+// Returns true if the process is alive and has the name of a shim. The shim may belong to any user
+// and store.
 bool IsShim(const process::Stat& stat);
 
 // Returns an error if `pid` is the calling process or one of its ancestors. A client of the daemon
@@ -38,7 +39,7 @@ bool IsShim(const process::Stat& stat);
 Status CheckNotAbove(process::HostPid pid);
 
 // Returns kFailedPrecondition for an adopted job, because it has neither log nor terminal. `what`
-// is the attempted action for the message, for example "attach to".
+// names the attempted action in the message, for example "attach to".
 Status CheckHasOutput(const Job& job, const std::string& what);
 
 // Parses a pid given by the user. Returns a usage error if it is invalid.

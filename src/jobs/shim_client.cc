@@ -35,7 +35,7 @@ struct ShimArguments {
   std::optional<pid_t> new_pidns = {};  // pid of CRIU in the new namespace
 };
 
-// Returns this process's environment without the variables in `names`.
+// Returns this process's environment without the environment variables in `names`.
 std::vector<std::string> EnvironmentWithout(const std::map<std::string, std::string>& names) {
   std::vector<std::string> env;
   for (char** entry = environ; *entry != nullptr; ++entry) {

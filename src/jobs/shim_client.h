@@ -20,7 +20,7 @@ namespace stasis::jobs {
 // Destination of a job's output and source of its input.
 struct StdioSpec {
   std::string log;
-  uint64_t keep_log_bytes = 0;  // bytes to keep from its end; 0: everything
+  uint64_t keep_log_bytes = 0;  // bytes to keep from the end of the log; 0: everything
   // Size of a new terminal for the job.
   std::optional<shim::WindowSize> terminal = {};
   int client_fd = -1;  // descriptor of a client attached from the start: see terminal_client.h
@@ -32,7 +32,7 @@ struct RunSpec {
   std::string job_folder;
   StdioSpec stdio;
   std::vector<std::string> argv;
-  // Set in the program's environment, not in the shim's; an empty value removes the variable.
+  // Environment variables of the program, not of the shim; an empty value removes the variable.
   std::map<std::string, std::string> env;
 };
 struct StartedJob {
@@ -40,8 +40,8 @@ struct StartedJob {
   process::ProcessId root;
 };
 // Starts a program under a shim, with the caller's environment, directory, umask, limits and
-// cgroup. On success the exec has succeeded and the shim has recorded both processes. After a
-// failed exec nothing runs, and the error is that of exec (kNotFound: no such program).
+// cgroup. On success the exec has succeeded and the shim has recorded both processes. If the exec
+// fails, returns its error (kNotFound: no such program), and nothing is left running.
 Result<StartedJob> StartShimForRun(const RunSpec& spec, const Deadline& deadline);
 
 struct RestoreSpec {
@@ -50,7 +50,7 @@ struct RestoreSpec {
   // The command line of CRIU: see criu/client.h.
   std::vector<std::string> criu_argv;
   std::vector<std::string> criu_env;
-  // The descriptors that CRIU gets, including its socket: the number in CRIU, and the descriptor in
+  // The descriptors that CRIU gets, including its socket. Maps numbers in CRIU to descriptors in
   // this process. Numbers in CRIU must be below 10 or from 20 to 99; the shim adds those of
   // kCriuOutputFds, kCriuNullFds and kCriuTerminalFds. The caller must close its copies when Start
   // has returned, or it gets no end-of-file when CRIU exits.

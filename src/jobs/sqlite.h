@@ -44,11 +44,11 @@ class Statement {
 class Sqlite {
  public:
   // Time limit for waiting for another writer. Writes take milliseconds and a killed writer holds
-  // no lock, so only a stopped one takes this long.
+  // no lock, so only a stopped process blocks others for this long.
   static constexpr int kBusyTimeoutMs = 10000;
 
-  // Opens an existing file, or with `create` also a new one. Reads nothing yet: a file that is not
-  // a database is reported at the first statement. Sets how a commit reaches the disk:
+  // Opens an existing file. With `create`, creates a missing one. Reads nothing yet: a file that is
+  // not a database is reported at the first statement. Sets how a commit reaches the disk:
   // docs/decisions/jobs-in-sqlite.md.
   static Result<Sqlite> Open(const std::string& path, bool create = false);
 

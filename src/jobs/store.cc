@@ -42,7 +42,7 @@ bool IsSameSeen(const Job& a, const Job& b) {
          a.dumped_image == b.dumped_image;
 }
 
-// Transient states are not saved: they would be wrong soon after.
+// Returns false for transient states, which would soon be wrong if they were saved.
 bool IsWorthRemembering(const Job& job) {
   return job.state != State::kStarting && job.state != State::kEnding;
 }
@@ -173,7 +173,7 @@ Result<std::optional<Job>> Store::FindByProcess(process::HostPid pid) const {
   auto jobs = List();
   if (!jobs) {
     const Code code = jobs.error().code;
-    // Processes must remain usable by their pids even if the database cannot be read.
+    // Processes must remain accessible by their pids even if the database cannot be read.
     if (code == Code::kDataLoss || code == Code::kUnimplemented) return std::optional<Job>();
     return Fail(std::move(jobs).error());
   }

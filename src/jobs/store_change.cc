@@ -163,8 +163,9 @@ Result<Claim> Store::Create(const NewJob& wanted) const {
     job.log = wanted.log.empty() ? OwnLog(job.id) : wanted.log;
     status = CheckDescription(job);
     if (!status) break;
-    // The row decides which of two concurrent creators gets the name. The directory comes first, so
-    // that a row always has one; a non-empty directory is never replaced.
+    // The row decides which of two concurrent creators gets the name. The directory is created
+    // before the row is committed, so that every row has a directory. A non-empty directory is
+    // never replaced.
     bool moved = false;
     status = database.Write([&]() -> Status {
       STASIS_ASSIGN(made, database.Insert(job));

@@ -54,8 +54,8 @@ Status ByHand::RefuseSuspended() const {
               fmt::format("`stasis resume {}` resumes it", id_.pid.value));
 }
 
-// Refuses shared memory: the driver can checkpoint it, but its restore fails or separates the
-// processes that share it.
+// Refuses shared memory. The driver can checkpoint it, but a restore fails, or the processes no
+// longer share the memory.
 Status ByHand::RefuseShared(const agent_protocol::HelloReply& hello) const {
   constexpr uint32_t kFatal = agent_protocol::kBlockerSharedVmm |
                               agent_protocol::kBlockerLegacyIpc | agent_protocol::kBlockerIpcEvent;
@@ -117,8 +117,8 @@ Status ByHand::Lock(Memory memory, const Deadline& deadline) const {
 Status ByHand::Checkpoint(const Deadline& deadline) const {
   STASIS_ASSIGN(uint32_t memory, gpu_state::MemoryOf(*agents_, id_));
   if ((memory & agent_protocol::kMemoryAway) != 0) return RefuseSuspended();
-  // Another tool may have locked the process, and its agent then cannot answer. The agent's header
-  // is enough for this check.
+  // Another tool may have locked the process, so that its agent cannot answer. The agent's header
+  // is sufficient for this check.
   if ((memory & agent_protocol::kMemoryShared) != 0) {
     return Fail(
         Code::kUnimplemented,

@@ -2,8 +2,8 @@
 // replacement. A step that could lose the program is refused: during another operation, on a
 // program that Stasis has suspended, or on memory that the driver alone could not restore.
 //
-// CRIU may have stopped the program, so only Own() waits for its agent. Everything else is read
-// from the agent's header.
+// CRIU may have stopped the program, so only Own() waits for the program's agent. The other
+// functions read the agent's header instead.
 #pragma once
 
 #include "agent_client/agent_link.h"
@@ -42,7 +42,7 @@ class ByHand {
   // calls Own() first, and unlocks the process if its checkpoint fails.
   Status Toggle(const device::GpuMap& map, const Deadline& deadline) const;
 
-  // Lets the agent replace memory that an earlier resume has imported by new memory of the program,
+  // Makes the agent replace memory that an earlier resume imported with new memory of the program,
   // with the same contents at the same addresses, while the gate is closed. The driver could
   // checkpoint imported memory, but not restore it. Returns kResourceExhausted or kUnavailable if
   // the GPU has no room for a copy of the largest piece. Does nothing without an agent. Refuses

@@ -28,7 +28,7 @@ void RemoveCgroupYard(const std::string& images);
 
 // Puts back the agent's library if the GPU data in CRIU's image folder needs it and this machine
 // does not have it. Does nothing if the folder has no GPU data. Reads only the manifest and the
-// libraries of the GPU data, and the reference to them if they are elsewhere. `trusted`: the
+// libraries of the GPU data, and the reference to them if they are elsewhere. With `trusted`, the
 // library may come from an image that another installation wrote.
 Status PutBackAgent(const std::string& images, const Paths& paths, bool trusted);
 

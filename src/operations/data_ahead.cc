@@ -74,7 +74,7 @@ Status DataAhead::Register(gpu_state::Services& services, const device::GpuMap& 
         for (GpuShard* shard : shards) {
           STASIS_TRY(mover.Attach(*shard->arena, deadline));
           Status registered = mover.Warm(shard->arena_bytes(), stop, deadline);
-          // The arena is locked as long as it is attached.
+          // Detach, because an arena is locked as long as it is attached.
           Status detached = mover.Detach(deadline);
           STASIS_TRY(std::move(registered));
           STASIS_TRY(std::move(detached));

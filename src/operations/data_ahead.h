@@ -1,6 +1,6 @@
-// GPU memory of a program that will be restored on this host (stasis migrate). Arenas take the
-// memory of each image that arrives while the program is still running on the other host, so that
-// the restore of the last image reads only what has changed since.
+// Loads GPU memory of a program before the program is restored on this host (stasis migrate).
+// Arenas receive the memory of each image that arrives while the program is still running on the
+// other host, so the restore of the last image reads only the changes since then.
 //
 // The arenas belong to this process. If it is killed, the next command that sweeps arenas frees
 // them.
@@ -33,15 +33,15 @@ class DataAhead {
   DataAhead(const DataAhead&) = delete;
   DataAhead& operator=(const DataAhead&) = delete;
 
-  // Updates the arenas to the memory of an image, which `source` reads. If there was an earlier
-  // Load, its image must be the one that `source` knows as the earlier image. `progress` is called
-  // with the number of bytes so far and returns false to cancel. After an error there are no
+  // Updates the arenas so that they contain the GPU memory of an image, which `source` reads. After
+  // an earlier Load, the earlier image of `source` must be the one of that Load. `progress` is
+  // called with the number of bytes so far and returns false to cancel. After an error there are no
   // arenas.
   Status Load(const store::Manifest& manifest, const store::RangeSource& source,
               const std::function<bool(uint64_t)>& progress);
-  // Registers the arenas with the movers that will load them, each on the GPU that `map` gives,
-  // which saves the restore this work. Resident movers keep the arenas registered until they exit
-  // because they were idle for too long. Returns kCancelled soon after a stop is requested.
+  // Registers each arena with the mover that will load it to its GPU, as translated by `map`, so
+  // that the restore need not do this. Resident movers keep the arenas registered until they exit
+  // after being idle for too long. Returns kCancelled soon after a stop is requested.
   Status Register(gpu_state::Services& services, const device::GpuMap& map,
                   const std::stop_token& stop, const Deadline& deadline);
   // Moves each arena to the shard of the same process and GPU, and sets GpuShard::arena and

@@ -124,7 +124,7 @@ TEST_F(DataAheadTest, OnlyRangesInTheSamePlaceHaveEarlierBytes) {
   EXPECT_EQ(ByteAt(shards[0], 2), 'b');
 }
 
-// A range of the earlier image is found by its place in the arena, because several ranges may have
+// A range of the earlier image is found by its offset in the arena, because several ranges may have
 // the same address.
 TEST_F(DataAheadTest, ARangeIsKnownByItsPlace) {
   source_.manifest.ranges.clear();

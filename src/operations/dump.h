@@ -20,14 +20,14 @@ struct HeldDump {
   // A folder of the program that drives CRIU; the dump replaces its contents. If the folder is not
   // the image itself, it gets a reference to the image (store/image_reference.h).
   std::string folder;
-  // The image of a program that is left running is committed when the program runs again, not in
+  // If the program is left running, the image is committed when the program runs again, not in
   // CRIU's post-dump.
   bool commits_late = false;
 };
 
 // Moves a program to another host at the end of its dump (stasis migrate). The calls come in this
 // order, in one thread, while CRIU holds the program stopped. The complete image is kept in the
-// store, also after a failure: the caller deletes it.
+// store, even after a failure. The caller must delete it.
 class HandOver {
  public:
   virtual ~HandOver() = default;
@@ -45,8 +45,8 @@ class HandOver {
 
 struct DumpOptions {
   std::string store;    // the image's folder is created here
-  std::string name;     // of the image; if empty, made from the subject and the time
-  std::string subject;  // of that name; if empty, the job or the process id
+  std::string name;     // the image's name; if empty, made from the subject and the time
+  std::string subject;  // first part of that name; if empty, the job or the process id
   bool leave_running = false;
   bool full = false;  // write every block, even those that an earlier image has
   store::Compression compression = store::Compression::kNone;

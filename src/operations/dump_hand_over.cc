@@ -83,7 +83,8 @@ void DumpRun::SignalLiving(int signal) const {
   }
 }
 
-// If CRIU has died during the hand-over, the program has run since, and its image is too old.
+// Returns an error if CRIU has died during the hand-over: the program has continued to run since
+// then, so its image is out of date.
 Status DumpRun::CheckHeldByCriu() const {
   for (const process::ProcessId& id : living_) {
     STASIS_ASSIGN(const auto credentials, process::ReadCredentials(id.pid));

@@ -76,8 +76,8 @@ Phase DumpRun::ImageBegin() {
           }};
 }
 
-// If the store does not answer, the hidden folder stays. The undo succeeds nevertheless, because
-// the program is as it was before.
+// Deletes the image, except a complete image of a hand-over. If the store does not answer, the
+// hidden folder stays, but the undo succeeds, because the program is as it was before.
 Status DumpRun::AbortImage() {
   if (!writer_) return {};
   if (!cleanup_) return writer_->Abort();  // the store has just answered
@@ -91,7 +91,7 @@ Status DumpRun::AbortImage() {
 }
 
 // Runs after the phases that take the GPU state away, because the child works on a copy of their
-// results. Runs before CRIU starts, because the child would inherit CRIU's socket.
+// results. Runs before CRIU starts, because the child would otherwise inherit CRIU's socket.
 Phase DumpRun::StartImageProcess() {
   return {.name = "image-writer",
           .run = [this](PhaseScope&) -> Status {
@@ -177,16 +177,16 @@ Status DumpRun::RunCriu(PhaseScope& scope) {
   criu_ended_the_program_ = dumped && !commits_late() && !left_running_;
   if (dump_.held) held_criu_ = std::move(criu);
   if (!dumped && switched_) return FinishHalfEnded(std::move(dumped));
-  // If the notification was answered with an error, this error is the cause, and CRIU's own error
-  // only follows from it.
+  // If the notification was answered with an error, return that error, because it caused CRIU's own
+  // error.
   STASIS_TRY(std::move(answered));
   dumped = KeepLog(std::move(dumped));
   if (dumped || commits_late() || !writer_->committed()) return dumped;
   return FinishHalfEnded(std::move(dumped));
 }
 
-// If CRIU was killed after the commit, it may not have killed any process yet. Then the program
-// runs again and must not be ended. CRIU kills the root first: while the root is alive and has no
+// If CRIU was killed after the commit, all processes may still be alive. Then the program runs
+// again and must not be ended. CRIU kills the root first: while the root is alive and has no
 // pending SIGKILL, no process was killed.
 bool DumpRun::HasBegunToEnd() const {
   const process::ProcessId root = survey_.tree.root().id;
@@ -250,8 +250,8 @@ Status DumpRun::CommitImage(PhaseScope& scope) {
 
 Status DumpRun::RecordImage() {
   if (operation_.job.empty()) return {};
-  // After the commit CRIU kills the job. The mark lets the shim record that the job was dumped, and
-  // into which image, even if this process dies.
+  // After the commit CRIU kills the job. With this mark the shim can record that the job was
+  // dumped, and to which image, even if this process dies.
   jobs::Store store(session_.services.paths.jobs());
   if (!dump_.leave_running) {
     STASIS_TRY(store.MarkDumped(operation_.job, survey_.tree.root().id, operation_.image));
@@ -317,7 +317,7 @@ Phase DumpRun::CpuWrite() {
 }
 
 // Returns the size of CRIU's files for the account. Returns 0 if the store does not answer within
-// kCountTime, because the program waits for its GPU meanwhile.
+// kCountTime, because the program is waiting for its GPU.
 uint64_t DumpRun::CpuBytesInStore() const {
   auto count = [this](const NoteStep&) -> Result<std::string> {
     return std::to_string(FolderBytes(writer_->cpu_path()));
@@ -402,16 +402,18 @@ Phase DumpRun::AwaitEnd() {
               notes_.push_back("the job's record may not show yet that it was dumped: " +
                                ended.error().ToString());
             }
-            // An adopted program has a parent that Stasis does not control.
+            // Do not wait until an adopted program is reaped, because Stasis does not control its
+            // parent.
             if (ended && jobs::IsAdopted(*ended)) return {};
-            // A shim reaps its children quickly. The pids are then free for a restore.
+            // Wait until the shim has reaped the processes, so that their pids are free for a
+            // restore.
             AwaitStopped(process::WaitUntilReaped,
                          Deadline::Sooner(scope.deadline(), Deadline::In(kReapTime)));
             return {};
           }};
 }
 
-// The program that drives CRIU decides whether the dumped program ends or runs on.
+// The program that drives CRIU decides whether the dumped program ends or continues.
 Phase DumpRun::AwaitEndOrReturnGpu() {
   return {.name = "await-end", .timeout = seconds(600), .run = [this](PhaseScope& scope) -> Status {
             if (!left_running_) {
@@ -436,7 +438,7 @@ void DumpRun::AwaitStopped(Status (*wait)(const process::ProcessId&, const Deadl
   }
 }
 
-// FinishProgram() comes before the store, because the store may not answer.
+// Finishes the program before it accesses the store, because the store may not answer.
 std::string DumpRun::FinishAfterFailure() {
   std::string left = FinishProgram();
   const std::string in_store = cleanup_->RemoveLateFiles();

@@ -13,8 +13,8 @@
 // If the program moves to another host (HandOver)
 //   cpu-dump { describe, cpu-write, commit, hand-over, stop, switch } in parallel with data-write,
 //   await-end
-// `switch` commits: until then the program can run on here. From its beginning on the program never
-// runs here again, unless the other host has refused.
+// `switch` commits. Before `switch`, the program can continue here. Once `switch` has begun, the
+// program never runs here again, unless the other host has refused.
 //
 // If another program drives CRIU (hold.h), a program that is left running may have to wait for the
 // commit. Then the phases are those of a dump without --leave-running, and await-end returns the
@@ -70,7 +70,8 @@ class DumpRun {
 
  private:
   static constexpr const char* kHandOver = "hand-over";
-  // Sending the first image of a program may take hours. A lost connection is noticed earlier.
+  // Sending the first image of a program may take hours. A lost connection is noticed before this
+  // time.
   static constexpr std::chrono::seconds kHandOverTime{4 * 3600};
 
   plan::Phase ImageBegin();
@@ -157,7 +158,7 @@ class DumpRun {
   uint64_t added_bytes_ = 0;  // bytes that no earlier image had
 };
 
-// Returns the seconds for which a program that keeps running was stopped: from the first phase that
+// Returns how long a program that keeps running was stopped, in seconds: from the first phase that
 // blocks it to the end of the last one.
 double Pause(const std::vector<plan::PhaseReport>& phases);
 

@@ -18,11 +18,11 @@ using gpu_state::Services;
 using plan::Operation;
 
 constexpr std::chrono::seconds kWindDown{20};
-constexpr std::chrono::seconds kLongestHold{60};  // of an injected fault
+constexpr std::chrono::seconds kLongestHold{60};  // time limit of an injected fault
 
-// Names the processes that ended during a failed plan. The operation is not repeated, because it
-// would suspend or end the other processes alone, and because the failed attempt may have killed
-// these processes.
+// Names the processes that ended during a failed plan. The operation is not repeated, because a
+// repetition would suspend or end only the remaining processes, and because the failed attempt may
+// have killed the others.
 Error ExplainEndedProcesses(Error error, const Operation& operation) {
   std::string ended;
   for (const auto& p : operation.device_processes) {
@@ -41,7 +41,7 @@ Error ExplainEndedProcesses(Error error, const Operation& operation) {
   return error;
 }
 
-// Describes the remaining processes of a program whose first process has ended.
+// Describes what remains of a program whose first process has ended.
 std::string DescribeRest(const Operation& operation) {
   std::vector<std::string> left;
   for (const auto& id : operation.members) {
@@ -97,9 +97,9 @@ Status CheckRecovered(const std::vector<RecoveredOperation>& report,
   return {};
 }
 
-// `stasis manage` may have made a job of a process that was named by its pid, and the job's record
-// would not list the image. This is checked after the claim, because `manage` refuses a claimed
-// process.
+// Returns an error if the user named a process by its pid and `stasis manage` has since made it a
+// job, because the job's record would not list the image. Call it after the claim, because `manage`
+// refuses a claimed process.
 Status CheckInNoJob(const Session& session, const Target& target) {
   if (!target.job.empty()) return {};
   STASIS_ASSIGN(auto job,

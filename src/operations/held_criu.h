@@ -19,7 +19,7 @@ class HeldCriu : public criu::Criu {
   Result<std::string> Version(const std::string&, const Deadline&) override {
     return std::string();
   }
-  // A CRIU that restores cannot dump, so this returns kInternal.
+  // Returns kInternal, because a CRIU that restores cannot dump.
   Result<std::unique_ptr<criu::CriuSession>> StartDump(const std::string&, const criu::DumpRequest&,
                                                        bool, const std::map<int, int>&,
                                                        const Deadline&) override;

@@ -115,7 +115,8 @@ class HeldDumpSession final : public criu::CriuSession {
     return {};
   }
 
-  // CRIU has exited without an END request, and the kernel has detached it from the program.
+  // Called if CRIU has exited without an END request. The kernel has then detached CRIU from the
+  // program.
   Status Lost(Error error) {
     AwaitUnpaused(root_);
     if (!committed_) return failed_ ? Status(Fail(std::move(error))) : failed_;
@@ -123,7 +124,7 @@ class HeldDumpSession final : public criu::CriuSession {
     return {};
   }
 
-  // CRIU still holds the program. If `stays` is true, CRIU will let the program run.
+  // Called while CRIU still holds the program. If `stays` is true, CRIU will let the program run.
   Status End(bool stays) {
     if (committed_ && !stays) {
       link_.Accept();

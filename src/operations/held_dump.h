@@ -10,8 +10,8 @@
 
 namespace stasis::operations {
 
-// The CRIU at the other end of `link`, which waits in its first PAUSE_DEVICES. Both arguments must
-// outlive the result and its sessions. Not thread-safe.
+// Returns the CRIU at the other end of `link`, which waits in its first PAUSE_DEVICES. Both
+// arguments must outlive the result and its sessions. Not thread-safe.
 std::shared_ptr<criu::Criu> MakeHeldDumpCriu(gpu_state::Services& services, criu::PluginLink& link);
 
 }  // namespace stasis::operations

@@ -91,13 +91,14 @@ class HeldHost final : public RestoreHost {
     return {};
   }
   bool root_ended() const override { return !process::IsAlive(root_); }
-  // Hold::Answer() answers the request.
+  // Does not answer CRIU's request; Hold::Answer() does.
   Status Commit(const Deadline&) override {
     StopWatching();
     if (!criu_has_exited()) return {};
     return Fail(Code::kUnavailable, "CRIU was killed before the program was fully restored");
   }
-  // While CRIU lives, the killed processes end only after CRIU has its answer.
+  // Does not wait for the killed processes while CRIU lives, because they end only after CRIU has
+  // received its answer.
   Status Abort(const Deadline&) override {
     StopWatching();
     KillRestored(root_);

@@ -11,8 +11,8 @@
 
 namespace stasis::operations {
 
-// The hosts of a restore whose CRIU, at the other end of `link`, waits in the plugin's init(). Both
-// arguments must outlive the result and its hosts. Not thread-safe.
+// Returns the hosts of a restore whose CRIU, at the other end of `link`, waits in the plugin's
+// init(). Both arguments must outlive the result and its hosts. Not thread-safe.
 std::shared_ptr<RestoreHosts> MakeHeldHosts(gpu_state::Services& services, criu::PluginLink& link);
 
 // Sends SIGKILL to a restored program and does not wait for its end. Does nothing if `root` is 0 or

@@ -32,8 +32,8 @@ using std::chrono::seconds;
 // itself, and from fini() to CRIU's exit.
 constexpr seconds kBegin{60};
 
-// CRIU can save a mounted file that was deleted or replaced, but no container runtime can restore
-// it: the runtime needs a file at that path, and CRIU does not create that file.
+// Refuses mounts of files that were deleted or replaced. CRIU can save them, but no container
+// runtime can restore them: the runtime needs a file at that path, and CRIU does not create it.
 Status CheckMountedFiles(process::HostPid root) {
   STASIS_ASSIGN(const std::string mounts, ReadFile(fmt::format("/proc/{}/mountinfo", root.value)));
   std::istringstream lines(mounts);

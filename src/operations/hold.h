@@ -4,8 +4,8 @@
 // here CriuSession and RestoreHost talk to the plugin instead of starting CRIU.
 //
 // The connection is a lease. If CRIU exits before the commit, the recorded state of the program is
-// restored. If CRIU exits after the commit, the program has ended, or it runs on with its GPU. The
-// program of a restore is killed if CRIU exits before it has let the program run.
+// restored. If CRIU exits after the commit, the program has ended or continues with its GPU. In a
+// restore, the program is killed if CRIU exits before it has let the program run.
 #pragma once
 
 #include <memory>
@@ -24,7 +24,7 @@ struct HoldOptions {
   store::Compression compression = store::Compression::kNone;
   // A dump writes the GPU data to the store, and a reference to it into CRIU's image folder.
   bool by_reference = false;
-  std::string subject;  // of the image's name in the store: the container
+  std::string subject;  // first part of the image's name in the store: the container
 };
 
 class Hold {

@@ -18,8 +18,8 @@ constexpr std::chrono::seconds kEndTime{10};
 
 Status CheckMayComeBack(const Paths& paths, const jobs::Job& job) {
   if (jobs::HasEnded(job.state)) return {};
-  // A command holds the job that it is starting. No other command holds this job, so a killed
-  // command has left it in this state.
+  // A command holds a job while it starts the program. The caller holds this job now, so the
+  // command that was starting it has been killed.
   if (job.state == jobs::State::kStarting) return {};
   if (IsSuspended(paths, job)) {
     return Fail(

@@ -15,7 +15,7 @@ Result<std::unique_ptr<ImageCleanup>> ImageCleanup::Start(store::ImageWriter& wr
 }
 
 Result<std::string> ImageCleanup::RemoveFailedImage(bool commit_begun) {
-  // True if the image was renamed, but the job's record could not be written.
+  // True if the image was renamed to its final name, but the job's record could not be written.
   const bool committed = writer_.committed();
   const std::string what = committed ? image_ : writer_.partial_path();
   Status removed = committed ? cleaner_->DeleteImage() : cleaner_->Abort();

@@ -126,8 +126,8 @@ Result<std::string> ImageTasks::WriteImage(const std::string& request, const Pro
   return nlohmann::json{{"bytes", manifest.TotalBytes()}, {"added", manifest.AddedBytes()}}.dump();
 }
 
-// Reads the secret once, so that an image has names of one key even if the user joins another one
-// during the dump.
+// Reads the secret once, so that all unit names of an image come from one key, even if the user
+// joins another key during the dump.
 Result<store::UnitNames> ImageTasks::Names() {
   std::lock_guard lock(names_mutex_);
   if (!names_) {
@@ -152,7 +152,7 @@ Status ImageTasks::DescribeData(store::Manifest& manifest) {
   for (auto& p : manifest.processes) {
     for (const auto& recorded : context_.operation.device_processes) {
       if (recorded.id.pid.value != p.pid) continue;
-      // The sum of the driver's share, as surveyed, and of the exact size of the blocks.
+      // The driver's share as surveyed, plus the exact size of the blocks.
       p.device_bytes = recorded.device_bytes + context_.shared.BytesOf(recorded.id) +
                        context_.stored.BytesOf(recorded.id);
     }

@@ -16,7 +16,7 @@ criu::Options WithRecorded(criu::Options options, const store::Manifest& manifes
 // when it allocates the arenas, because reusable arenas may exist already.
 uint64_t CpuBytes(const store::Manifest& manifest);
 
-// Returns how many bytes of GPU memory the driver carries rather than Stasis.
+// Returns how many bytes of GPU memory are carried by the driver and not by Stasis.
 uint64_t DriverBytes(const store::Manifest& manifest);
 
 // Returns the GPU processes of the image. Their pids are those inside the image, and their start

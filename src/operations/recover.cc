@@ -121,7 +121,7 @@ Result<std::string> UndoSuspend(Services& services, const Operation& operation) 
   return outcome;
 }
 
-// A program that is running on another host, or may be, must not run here.
+// Ends a program that is running on another host, or may be, because it must not run here too.
 Result<std::string> EndMovedProgram(const Operation& operation) {
   STASIS_TRY(checkpoint::EndAll(operation.members));
   return SweepStore(
@@ -167,9 +167,9 @@ Result<std::string> UndoResume(Services& services, const Operation& operation) {
   return back ? FinishResume(services, operation) : UndoOnProgram(services, operation);
 }
 
-// The answer of HasBegunToEnd(): whether CRIU has begun to kill the program. CRIU begins with the
-// first process, and only after it was told that the image is complete. The shim then records that
-// the job was dumped.
+// Whether CRIU has begun to kill the program (HasBegunToEnd()). CRIU begins with the first process,
+// after it has been notified that the image is complete. The shim then records that the job was
+// dumped.
 enum class BegunToEnd { kNo, kYes, kUnknown };
 
 Result<BegunToEnd> HasBegunToEnd(const Services& services, const Operation& operation) {
@@ -263,7 +263,7 @@ Result<std::string> UndoRestore(Services& services, const Operation& operation) 
 
 using Recovery = Result<std::string> (*)(Services&, const Operation&);
 
-// Repeats the recovery if processes ended meanwhile.
+// Repeats the recovery if processes ended during it.
 Result<std::string> RetryWithoutEnded(Recovery recover, Services& services,
                                       const Operation& operation) {
   for (auto alive = CountAlive(operation);;) {
@@ -288,7 +288,7 @@ constexpr Row kRecoveries[] = {
 Result<std::string> RecoverOperation(Services& services, const Operation& operation) {
   STASIS_ASSIGN(std::string boot, process::BootId());
   if (operation.boot_id != boot) {
-    // An operation of an earlier boot can have left only files.
+    // An operation of an earlier boot can have left files but no processes.
     STASIS_TRY(checkpoint::RemoveCpuFiles(services.paths, operation.owner));
     STASIS_TRY(RemoveTree(checkpoint::WorkFolder(services.paths, operation.owner)));
     return SweepStore("the machine has been restarted since then", operation);

@@ -21,7 +21,7 @@ struct RecoveredOperation {
   bool ok = false;
   bool under_way = false;  // its command or a helper is still running, so it was left alone
   std::string outcome;     // a sentence
-  std::string id;          // of the interrupted operation; may be empty
+  std::string id;          // id of the interrupted operation; may be empty
 };
 
 // Recovers all entries of the journal, and waits until `wait` for helpers of dead commands to exit.

@@ -69,7 +69,7 @@ struct Case {
   // is called.
   std::function<void(World&)> arrange;
   ProcessState recorded;
-  bool suspended;  // afterwards; otherwise the program runs
+  bool suspended;  // the program is suspended afterwards; otherwise it runs
   const char* outcome;
 };
 

@@ -37,7 +37,7 @@ struct RestoreOptions {
   bool held = false;
   // The numbers N of the devices /dev/nvidiaN that a held restore must not use.
   std::vector<int> refused_minors;
-  // Text that is written to the log of a new job before the program's output, unless `log` is set.
+  // Text to write to the log of a new job before the program's output, unless `log` is set.
   std::string earlier_log;
   // If set, called before the restore is committed (stasis migrate). An error undoes the restore.
   // At the time of the call a program with a GPU is complete, and its CPU threads are running; a
@@ -46,8 +46,8 @@ struct RestoreOptions {
   criu::Options criu;
 };
 
-// Returns kResourceExhausted unless the program's CPU memory fits into the memory of this host,
-// beside arenas that have been allocated. Frees unused arenas if that is necessary.
+// Returns kResourceExhausted unless this host has room for the program's CPU memory in addition to
+// the allocated arenas. Frees unused arenas if that is necessary.
 Status CheckCpuMemory(gpu_state::Services& services, const store::Manifest& manifest);
 
 // Returns the GPUs that replace those of the image, by gpu_map; empty if the image's own are used.

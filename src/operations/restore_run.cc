@@ -30,7 +30,8 @@ using plan::Plan;
 using std::chrono::seconds;
 
 constexpr seconds kShimTimeout{20};
-// The kernel keeps a closed connection for a minute, and its timer may be some seconds late.
+// The kernel keeps a closed connection for a minute (TIME_WAIT), and its timer may be some seconds
+// late.
 constexpr seconds kPortsTimeout{75};
 constexpr seconds kSwitchAnswerTime{60};
 constexpr const char* kDataRead = "data-read";
@@ -68,7 +69,8 @@ Operation RestoreRun::MakeOperation(Operation base) {
 Phase RestoreRun::ImageVerify() {
   return {
       .name = "image-verify", .timeout = seconds(3600), .run = [this](PhaseScope& scope) -> Status {
-        // Skips the units, which are checked when they are read (blocks by data-read).
+        // Skips the units, which are checked when they are read: blocks by data-read, pages by
+        // cpu-read.
         auto report =
             reader_.Verify(store::VerifyLevel::kAllButUnits, [&](uint64_t done, uint64_t total) {
               scope.ReportBytes(done, total);
@@ -178,7 +180,8 @@ Status RestoreRun::NoteRoot(process::HostPid root) {
   STASIS_ASSIGN(process::Stat stat, process::ReadStat(root));
   root_ = stat.id;
   STASIS_TRY(session_.journal->NoteRestored(host_->shim(), root_));
-  // Uses its own deadline, because that of the phase may have passed during the wait for the data.
+  // Uses its own deadline, because the phase's deadline may have passed during the wait for the
+  // data.
   return host_->SetRoot(root_, Deadline::In(kShimTimeout));
 }
 
@@ -268,7 +271,7 @@ Status RestoreRun::KillRestored() {
     if (!aborted) STASIS_TRY(checkpoint::EndTree(host_->shim(), root_));
   }
   host_.reset();
-  // If this fails, the next `stasis run` deletes the job, because it has no program.
+  // If this fails, the next `stasis run` deletes the job, because the job has no program.
   if (claim_) (void)claim_->Discard();
   claim_.reset();
   return {};
@@ -313,7 +316,7 @@ Phase RestoreRun::CpuRestore() {
           .undo = [this] { return KillRestored(); }};
 }
 
-// The processes do not exist yet, so placeholders own the arenas.
+// Placeholders own the arenas, because the processes do not exist yet.
 Status RestoreRun::AddExpectedData() {
   auto not_yet = [&](pid_t pid) {
     const auto& all = manifest().processes;
@@ -377,8 +380,8 @@ Status RestoreRun::CheckOnGpu() const {
   return {};
 }
 
-// Names all processes that have ended. The end of one may have caused the end of others, and their
-// order is unknown.
+// Names all processes that have ended, because it is unknown which of them ended first and caused
+// the others to end.
 Status RestoreRun::CheckNoneEnded() const {
   const bool root_ended = host_->root_ended() || !process::IsAlive(root_);
   std::vector<pid_t> ended;

@@ -8,8 +8,8 @@
 // closed without data.
 //
 // No process of the program runs before the whole image has been read and checked. CRIU starts the
-// tree below a new shim, which kills it if this process fails or dies before `adopt`. The image is
-// never changed.
+// tree below a new shim, which kills the tree if this process fails or dies before `adopt`. The
+// image is never changed.
 #pragma once
 
 #include <algorithm>

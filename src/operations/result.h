@@ -32,19 +32,19 @@ struct Stored {
 
 struct OperationResult {
   plan::Account account;
-  std::string operation;                    // id of the operation
-  std::string target;                       // as the user named it
-  std::string job;                          // empty for a bare process
-  pid_t pid = 0;                            // of the tree's root; 0 if it has ended
-  std::string image;                        // path; may be empty
-  uint64_t image_bytes = 0;                 // size of everything that the image refers to
-  double pause_s = 0;                       // how long a program that keeps running was stopped
-  Stored stored;                            // by a dump
-  uint64_t device_bytes = 0;                // all GPU memory taken away or returned
-  uint64_t shared_bytes = 0;                // the part of it that movers carried
-  bool keep_context = false;                // the context stays on the GPU
-  uint64_t staying_bytes = 0;               // the program's own memory that stays with the context
-  Saved saved;                              // by a suspend or dump; of others only `cold`
+  std::string operation;       // id of the operation
+  std::string target;          // as the user named it
+  std::string job;             // empty for a bare process
+  pid_t pid = 0;               // the tree's root; 0 if it has ended
+  std::string image;           // path; may be empty
+  uint64_t image_bytes = 0;    // size of everything that the image refers to
+  double pause_s = 0;          // how long a program that keeps running was stopped
+  Stored stored;               // set by a dump
+  uint64_t device_bytes = 0;   // all GPU memory taken away or returned
+  uint64_t shared_bytes = 0;   // the part of it that movers carried
+  bool keep_context = false;   // the context stays on the GPU
+  uint64_t staying_bytes = 0;  // the program's own memory that stays with the context
+  Saved saved;                 // set by a suspend or dump; other operations set only `cold`
   std::vector<std::string> left_to_driver;  // why processes took the opaque path; sentences
   std::string driver_kind;                  // abi/driver_kinds.h
   std::vector<std::string> notes;           // sentences

@@ -34,8 +34,8 @@ using plan::Operation;
 using plan::PhaseScope;
 using plan::Plan;
 
-// If the driver's restore runs out of GPU memory, it cannot be repeated, so free memory is checked
-// first.
+// Checks the free GPU memory, because a restore by the driver that runs out of memory cannot be
+// repeated.
 Status CheckDeviceMemory(Services& services, const Survey& survey, const device::GpuMap& map) {
   std::map<device::GpuUuid, uint64_t> wanted;
   for (const auto& p : survey.device_processes) {
@@ -57,7 +57,7 @@ Status CheckDeviceMemory(Services& services, const Survey& survey, const device:
   return {};
 }
 
-// A context that was kept cannot move to another GPU.
+// Returns an error if `map` would move a context that was kept, which is impossible.
 Status CheckContextsStay(const Survey& survey, const device::GpuMap& map) {
   for (const auto& p : survey.device_processes) {
     if (!p.context_kept) continue;
@@ -105,8 +105,9 @@ Result<OperationResult> FinishRunning(Services& services, const Survey& survey,
   return result;
 }
 
-// A failed resume may have returned memory to some processes. The driver alone cannot suspend such
-// processes again, so the resume is finished for all processes that are still alive.
+// If a failed resume has returned memory to some processes, finishes it for all processes that are
+// still alive, because the driver alone cannot suspend those processes again. Returns `error` with
+// the outcome.
 Error FinishPartlyResumed(Services& services, const Processes& processes, Error error) {
   auto back = gpu_state::AnyMemoryReturned(services, processes);
   if (!back || !*back) return error;

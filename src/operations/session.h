@@ -23,8 +23,8 @@ struct Session {
   std::shared_ptr<RestoreHosts> restore_hosts = MakeRestoreHosts();
 };
 // Makes the services and a journal entry. Helpers that are started later inherit the journal's
-// lock. With `keep_arenas`, a resume keeps the arenas for the next suspend, which then need not
-// allocate their host memory again. Otherwise a resume frees the arenas.
+// lock. With `keep_arenas`, a resume keeps the arenas, so that the next suspend need not allocate
+// host memory again. Otherwise a resume frees the arenas.
 Result<Session> OpenSession(const Paths& paths, const config::Settings& settings,
                             const std::string& verb, const std::string& stasis_version,
                             bool keep_arenas = false);

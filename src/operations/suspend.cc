@@ -49,8 +49,7 @@ Status WriteRecords(const Services& services, const Processes& processes,
   STASIS_ASSIGN(const auto driver, services.device->Driver());
   for (const auto& p : processes) {
     if (p.initial == ProcessState::kCheckpointed || (keep_context && p.context_kept)) continue;
-    // The sum of the driver's share, as surveyed, and of the exact size of the data that the movers
-    // have carried.
+    // The driver's share as surveyed, plus the exact size of the data that the movers have carried.
     const uint64_t data = shared.BytesOf(p.id) + p.away_bytes;
     gpu_state::SuspendedProcess record{p.id, p.gpus, data, std::time(nullptr)};
     record.context_kept = keep_context;
@@ -61,8 +60,8 @@ Status WriteRecords(const Services& services, const Processes& processes,
   return {};
 }
 
-// A process whose driver cannot checkpoint it keeps its context, and so do the others: its agent
-// blocks calls that the driver's lock would have to block.
+// If the driver cannot checkpoint one of the processes, all processes keep their contexts. The
+// agents then block the calls that the driver's lock would otherwise block.
 OperationOptions ForDrivers(OperationOptions options, const Survey& survey,
                             std::vector<std::string>& notes) {
   for (const auto& p : survey.device_processes) {

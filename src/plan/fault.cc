@@ -22,7 +22,8 @@ Status KillOther(const std::string& text, const Deadline& deadline) {
   auto stat = process::ReadStat({pid});
   if (!stat) return {};
   ::kill(pid, SIGKILL);
-  // A pidfd is not sufficient: threads that CRIU traces exist until CRIU has waited for them.
+  // A pidfd is not sufficient, because threads that CRIU traces exist until CRIU has waited for
+  // them.
   while (process::IsAlive(stat->id) && !deadline.passed()) ::poll(nullptr, 0, 1);
   return {};
 }

@@ -23,7 +23,7 @@ using process::ProcessId;
 
 constexpr int kVersion = 1;
 constexpr size_t kMaxEntryBytes = 16u << 20;
-constexpr int kMaxDepth = 16;  // nesting of a line
+constexpr int kMaxDepth = 16;  // maximum nesting in a line
 constexpr const char* kSuffix = ".journal";
 constexpr const char* kTemporarySuffix = ".new";
 
@@ -108,7 +108,7 @@ Operation OperationFrom(const json& j) {
   op.job = BytesFrom(j, "job");
   op.leave_running = j.at("leave_running").get<bool>();
   op.id = j.value("operation", "");
-  // If a later version has written a value that is not known here, it counts as "perhaps".
+  // A value that only a later version knows counts as "perhaps".
   const int elsewhere = j.value("elsewhere", 0);
   op.elsewhere = elsewhere == 0   ? Elsewhere::kNo
                  : elsewhere == 2 ? Elsewhere::kYes
@@ -208,7 +208,7 @@ bool StillLinked(int fd) {
   return ::fstat(fd, &st) == 0 && st.st_nlink > 0;
 }
 
-// Removes unlocked files that still have a temporary name, which killed commands left.
+// Removes files that killed commands left: those that are unlocked and still have a temporary name.
 void SweepTemporaries(const Paths& paths) {
   auto folder = LockFolder(paths);
   auto names = ListDir(paths.journal());

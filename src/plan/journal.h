@@ -10,8 +10,8 @@
 //                       {"committed":true}
 //
 // Each line is appended by one write(2). Nothing is synced. A power failure can leave a torn last
-// line, but it also ends the processes, and an entry of an earlier boot only names a partial image
-// to sweep.
+// line, but it also ends all processes, so an entry of an earlier boot only serves to find a
+// partial image that must be swept.
 #pragma once
 
 #include <optional>
@@ -84,9 +84,9 @@ class Journal {
 
   // Claims the target. Call it before contacting the program, because a connection to its agent
   // looks like a connection of the program. From then on, any other operation on one of
-  // `operation.members`, or on the job, is refused, and the error names this operation. May be
-  // called again when more members are known. Returns kAborted if another operation works on them.
-  // The claim ends with this object if Begin() is not called.
+  // `operation.members`, or on the job, is refused, and its error names this operation. May be
+  // called again when more members are known. Returns kAborted if another operation works on one of
+  // the members or on the job. The claim ends with this object if Begin() is not called.
   Status Claim(const Operation& operation);
   // Writes the header, with this process's pid namespace, and gives the entry its name. Returns
   // kAborted if another operation works on one of the members; the message names it. Returns
@@ -96,7 +96,7 @@ class Journal {
   Status PhaseBegins(const std::string& phase);
   Status PhaseEnded(const std::string& phase);
   Status Commit();
-  // Replaces the members by those of another survey.
+  // Replaces the members with those of another survey.
   Status NoteMembers(const std::vector<process::ProcessId>& members);
   // During a dump that moves the program: notes whether the program may run on the other host.
   Status NoteElsewhere(Elsewhere elsewhere);

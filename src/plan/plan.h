@@ -2,8 +2,8 @@
 // docs/life-of-a-checkpoint.md. The runner times each phase, writes it to the journal before it
 // begins, and, when one fails, undoes the phases that had begun, in reverse order.
 //
-// The runner calls the undo of every phase that had begun, including the failed one. So an undo
-// must work whether nothing, a part or all of its phase was done. It restores the state that was
+// The runner calls the undo of every phase that had begun, including the failed one. An undo must
+// therefore work whether none, some or all of its phase was done. It restores the state that was
 // recorded before the first phase. After the commit nothing is undone: the handler of
 // OnFailureAfterCommit completes the operation as far as possible and describes the remaining
 // state.
@@ -31,8 +31,8 @@ struct Phase {
   bool keeps_timeout = false;
   std::function<Status(PhaseScope&)> run = {};
   std::function<Status()> undo = {};  // empty: the phase changes nothing
-  // Phases of one group have the same undo. If it fails, it is not repeated for the other phases of
-  // the group, where it would take as long and fail again. Empty: no group.
+  // Phases of one group have the same undo. If the undo fails, it is not repeated for the other
+  // phases of the group, because it would take as long and fail again. Empty: no group.
   std::string undo_group = {};
   // The operation is committed when this phase has succeeded.
   bool commits = false;
@@ -55,12 +55,13 @@ class PhaseScope {
   // Runs the nested phase of that name in this thread.
   virtual Status RunNested(const std::string& name) = 0;
   // Waits for the end of a phase that runs in parallel with this one, or ran before it. Returns
-  // kCancelled if any phase has failed meanwhile, and kInternal if the plan has no such phase.
+  // kCancelled if any phase fails before that, and kInternal if the plan has no such phase.
   virtual Status Await(const std::string& name) = 0;
   // Waits until `ready` returns true. `ready` is called again whenever a phase calls Changed() or
-  // ends, also by other threads, and must not call the scope. There is no deadline here,
+  // ends. It may be called by other threads, and must not call the scope. The wait has no deadline,
   // because the other phases have deadlines. Returns kCancelled if a phase has failed, and
-  // kInternal if all other phases have ended or wait too, so that nothing can change any more.
+  // kInternal if all other phases have ended or are waiting too, so that nothing can change any
+  // more.
   virtual Status WaitUntil(const std::function<bool()>& ready) = 0;
   virtual void Changed() = 0;
   // Returns true if a parallel phase has failed, so that everything will be undone.

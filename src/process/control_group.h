@@ -30,8 +30,9 @@ Result<std::vector<std::string>> ControlGroupsToJoin(HostPid other, const std::s
 // Moves the calling process with all its threads into the group whose directory is `folder`.
 Status JoinControlGroup(const std::string& folder);
 
-// Returns true if a group of the process is frozen, or a group above it. Container runtimes pause a
-// container this way. Threads of a frozen process run no code, not even under ptrace.
+// Returns true if a group of the process, or a group above one of them, is frozen. Container
+// runtimes pause a container by freezing its group. Threads of a frozen process run no code, not
+// even under ptrace.
 bool IsFrozen(HostPid pid, const std::string& root = "");
 
 struct MemoryLeft {

@@ -1,4 +1,4 @@
-// Checks that a process belongs to the caller, so that its data may be given to the caller.
+// Checks that a process belongs to the caller, who may then get its data.
 #pragma once
 
 #include "base/caller.h"

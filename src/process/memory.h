@@ -13,7 +13,8 @@
 
 namespace stasis::process {
 
-// Enough for memory that is merely slow (swapped out). Also the deadline of ReadCommandLine(pid).
+// Long enough for memory that is merely slow (swapped out). Also the deadline of
+// ReadCommandLine(pid).
 inline constexpr std::chrono::seconds kMemoryAnswer{10};
 
 // Return the arguments, and the initial environment as NAME=VALUE.

@@ -54,7 +54,7 @@ TEST(NamespaceTest, AProcessIsFoundByItsInnerPid) {
   }
   ::close(ready[1]);
   UniqueFd reading(ready[0]);
-  pid_t inner = 0;  // of the child, in the namespace of the init process
+  pid_t inner = 0;  // the child's pid in the namespace of the init process
   if (TEMP_FAILURE_RETRY(::read(reading.get(), &inner, sizeof inner)) != sizeof inner) {
     int status = 0;
     ::waitpid(outer, &status, 0);

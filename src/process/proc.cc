@@ -168,8 +168,8 @@ Result<std::vector<Mapping>> ReadMappings(HostPid pid) {
     return MappingsText(pid);
   };
   auto text = AskBounded(read, Deadline::In(kMemoryAnswer));
-  // An undo also reads mappings, and must work even if no child can be started because of the limit
-  // on processes. Then read them without a child.
+  // An undo reads mappings too, and must work even at the limit on processes, where no child can be
+  // started. In that case read the mappings without a child.
   const bool no_child = !text && text.error().code == Code::kResourceExhausted;
   if (no_child || (text && text->size() >= kLongestAnswer)) return ReadMappingsWithin(pid);
   if (!text) return Fail(std::move(text).error());

@@ -13,8 +13,8 @@ namespace stasis::process {
 // Any of the processes may have ended when the function returns.
 Result<std::vector<HostPid>> ListProcesses();
 
-// Returns the process and its ancestors, up to but without pid 1. The list is empty if the process
-// does not exist.
+// Returns the process and its ancestors, up to but not including pid 1. The list is empty if the
+// process does not exist.
 std::vector<Stat> ReadLineage(HostPid pid);
 
 // Returns the processes that have one of `targets` open, given as link targets of /proc/PID/fd

@@ -50,7 +50,7 @@ Status AwaitThawed(const ProcessId& id) {
   if (!pidfd) return Fail(std::move(pidfd).error());
   for (;;) {
     auto groups = ControlGroups(id.pid);
-    if (!groups || WasKilled(id)) return {};  // a process that has ended has no groups
+    if (!groups || WasKilled(id)) return {};  // an ended process has no groups
     const Freezers freezers = ReadFreezers(*groups);
     if (!freezers.frozen1 && !freezers.frozen2) return {};
     std::vector<pollfd> waits = {{pidfd->get(), POLLIN, 0}};

@@ -60,7 +60,7 @@ TEST_F(ThawTest, AProcessIsAwaitedUntilItIsUnpaused) {
     EXPECT_TRUE(AwaitThawed(id()));
     thawed = true;
   });
-  ::usleep(50'000);  // long enough for a wait that does not wait to be seen
+  ::usleep(50'000);  // long enough to notice an AwaitThawed() that returns at once
   EXPECT_FALSE(thawed);
   Write("cgroup.freeze", "0");
   waiter.join();

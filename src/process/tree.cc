@@ -130,9 +130,9 @@ Result<ProcessTree> SearchTree(HostPid root) {
 
 }  // namespace
 
-// A walk can miss a child only if another child or a thread ends at the same moment. Then a member
-// is gone in the next walk, or the walk itself has noticed the end. So two walks that agree are
-// taken to be complete.
+// A walk can miss a child only if another child or a thread ends at the same moment. In that case
+// either the walk itself notices the end, or a member is missing from the next walk. Two walks that
+// agree are therefore considered complete.
 Result<ProcessTree> ReadTree(HostPid root) {
   std::optional<ProcessTree> last;
   for (int walk = 0; walk < kMaxQuickWalks; ++walk) {

@@ -39,7 +39,7 @@ class Snapshot {
 };
 
 // Returns the tree below `root` once it is stable. Reads only processes of the tree if the kernel
-// lists the children of processes (CONFIG_PROC_CHILDREN), and all of /proc otherwise, or if members
+// lists the children of processes (CONFIG_PROC_CHILDREN), and all of /proc otherwise or if members
 // keep ending. Returns kNotFound if `root` does not exist, kAborted if the tree keeps changing.
 Result<ProcessTree> ReadTree(HostPid root);
 

@@ -78,8 +78,8 @@ Result<Launched> Launch(const LaunchSpec& spec) {
   launched.pid_ = ::fork();
   if (launched.pid_ < 0) return Fail(TaskError(errno, "fork"));
   if (launched.pid_ == 0) {
-    // Close the child's copy of the write end. Otherwise the child would wait for ever if this
-    // process dies before Release().
+    // Close the child's copy of the write end. Otherwise the child would wait forever if this
+    // process died before Release().
     launched.gate_.Reset();
     ChildMain(spec, argv.data(), std::move(gate_read), std::move(errors_write));
   }

@@ -14,10 +14,10 @@ namespace stasis::shim {
 
 struct LaunchSpec {
   std::vector<std::string> argv;
-  // Descriptors, from their number in the child to their number here; all others are closed in the
-  // child. No signal is blocked or ignored in the child, as after a login.
+  // Maps descriptor numbers in the child to those in this process. All other descriptors are closed
+  // in the child. No signal is blocked or ignored in the child, as after a login.
   std::map<int, int> fds;
-  // Set in the child's environment only; an empty value removes the variable.
+  // Environment variables that are set only in the child; an empty value removes the variable.
   std::map<std::string, std::string> env;
   // The child's descriptor 0 becomes the controlling terminal of its session.
   bool controlling_terminal = false;

@@ -7,7 +7,7 @@
 
 namespace stasis::shim {
 
-// Forks; with `new_pidns` into a new pid namespace. Returns 0 in the caller, and in the child its
+// Forks, with `new_pidns` into a new pid namespace. Returns 0 in the caller, and in the child its
 // own pid as the caller sees it.
 Result<pid_t> ForkShim(bool new_pidns);
 

@@ -23,7 +23,7 @@ namespace stasis::shim {
 namespace {
 
 // The shim ignores signals that are meant for the job, because without the shim the job would lose
-// its parent. SIGXFSZ arrives when a record exceeds the limit on file size.
+// its parent. It ignores SIGXFSZ too, which arrives when a record exceeds the limit on file size.
 constexpr int kIgnored[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGPIPE, SIGALRM, SIGUSR1,
                             SIGUSR2, SIGTSTP, SIGTTIN, SIGTTOU, SIGXFSZ, SIGIO};
 

@@ -30,7 +30,7 @@ struct ShimOptions {
   std::string log;
   std::vector<std::string> argv;  // the job's program, or CRIU
   std::map<int, int> criu_fds;    // restore: number in CRIU -> number here
-  // Variables for the program only; see LaunchSpec.
+  // Environment variables for the program only; see LaunchSpec.
   std::map<std::string, std::string> env;
   // restore: create a pid namespace, with the shim as its init process.
   bool new_pidns = false;

@@ -69,7 +69,8 @@ Result<Terminal> Terminal::Open(const std::string& job_folder, WindowSize size, 
   if (::ioctl(terminal.master_.get(), TIOCSPTLCK, &unlocked) != 0) {
     return FailErrno(errno, "unlock a new terminal");
   }
-  // Do not open it by name: /dev/pts may be another file system in this mount namespace.
+  // Do not open the terminal by name, because /dev/pts may be another file system in this mount
+  // namespace.
   terminal.slave_.Reset(::ioctl(terminal.master_.get(), TIOCGPTPEER, kFlags));
   if (!terminal.slave_) return FailErrno(errno, "open the other side of a new terminal");
   terminal.Resize(size);
@@ -125,8 +126,8 @@ void Terminal::Drain() {
   for (size_t portions = 0; portions < kMostHeldByKernel / kMostPayload && ReadOutput();
        ++portions) {
   }
-  // A client's socket buffer may be smaller than the last output. A client that keeps reading gets
-  // all of the output. The deadline is for clients that do not read.
+  // A client's socket buffer may be smaller than the last output, so wait until all of it has been
+  // sent. The deadline is for clients that do not read.
   const Deadline deadline = Deadline::In(kLastWords);
   for (;;) {
     std::vector<pollfd> waits;
@@ -243,7 +244,7 @@ void Terminal::ChooseHolder() {
   });
   Client* now = last == clients_.rend() ? nullptr : &*last;
   if (now == holder_) return;
-  // These packets may get lost: they only change a notice on the client's screen.
+  // These packets may get lost, because they only cause a notice on the client's screen.
   if (holder_ != nullptr) Send(*holder_, TerminalKind::kHolder, 0);
   holder_ = now;
   if (holder_ == nullptr) return;

@@ -41,9 +41,9 @@ inline void KillProgram(World& world) {
 // The events during a simulated dump.
 struct DumpScript {
   bool leave_running = false;
-  bool refused_after_commit = false;  // by another action script
-  bool opens_gpu_file = false;        // by a process, before CRIU stops it
-  bool early = false;                 // with leave_running: CRIU's caller waits for its exit
+  bool refused_after_commit = false;  // another action script refuses the dump
+  bool opens_gpu_file = false;        // a process opens a GPU file before CRIU stops it
+  bool early = false;                 // with leave_running: CRIU's caller waits for CRIU's exit
 };
 
 inline std::shared_ptr<FakePlugin> Dumper(World& world, DumpScript script = {}) {
