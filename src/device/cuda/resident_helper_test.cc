@@ -329,7 +329,7 @@ TEST_F(ResidentLockTest, ItIsHeldUntilTheSessionEnds) {
 // Tests with a client that is killed: its socket closes without a last request.
 class DeadClientTest : public ResidentLockTest {
  protected:
-  // Starts a helper with one client, and gives it the lock.
+  // Starts a helper with one client, and gives the client the lock.
   void SetUp() override {
     ResidentLockTest::SetUp();
     helper_ = Use(Options());
