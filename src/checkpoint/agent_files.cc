@@ -22,8 +22,8 @@ std::string PathInImage(const store::RequiredFile& file) {
 }
 
 // Returns the path of a library with the build id of `file`, or an empty string. Prefers the
-// library of this installation to that of the image, because a build id can be forged and programs
-// that are started later load the restored file too.
+// library of this installation to that of the image: a build id can be forged, and programs that
+// are started later load the restored file too.
 std::string SourceOf(const store::ImageReader& reader, const store::RequiredFile& file,
                      AgentSource source) {
   auto own = jobs::OwnAgentLibrary();
@@ -44,7 +44,8 @@ Status PutBack(const store::ImageReader& reader, const store::RequiredFile& file
   if (path != reader.path() + "/" + inside) {
     return jobs::RestoreAgentLibrary(file.path, build_id, path);
   }
-  // Read the library through the verified image's open folder: another image may have its path now.
+  // Read the library through the open folder of the verified image, because another image may now
+  // be at its path.
   STASIS_ASSIGN(auto opened, reader.OpenFile(inside));
   return jobs::RestoreAgentLibrary(file.path, build_id,
                                    fmt::format("/proc/self/fd/{}", opened.fd.get()));

@@ -14,15 +14,16 @@ namespace stasis::checkpoint {
 // Dump: stores every agent library among the manifest's required files in the image.
 Status StoreAgentLibraries(store::ImageWriter& writer, const store::Manifest& manifest);
 
-// The places from which a restore may take a library. A library that was put back is also loaded by
-// programs that are started later, so it must not come from an image of unknown origin.
+// The sources from which a restore may take a library. A library that was put back is also loaded
+// by programs that are started later, so it must not come from an image of unknown origin.
 enum class AgentSource { kThisInstallation, kImageToo };
 // Returns kImageToo if the caller trusts the image, or if its origin MAC shows that this
 // installation wrote it.
 AgentSource AgentSourceFor(const store::ImageReader& reader, const Paths& paths, bool trusted);
 
 // Restore: returns whether PutBackAgentLibraries would put this missing file back. It does so only
-// at a path where `stasis run` installs the library, and only if a permitted source has that build.
+// at a path where `stasis run` installs the library, and only if a permitted source has a library
+// of that build.
 bool CanPutBack(const store::ImageReader& reader, const store::RequiredFile& file,
                 AgentSource source);
 // Returns a hint for the user if CanPutBack is false. Empty if the file is not an agent library.

@@ -43,8 +43,7 @@ std::filesystem::path PathOf(const store::ImageReader& image) {
 // contain files of other users, or be read-only.
 void Sweep(const std::string& folder) { (void)store::SweepPartials(folder, store::kCpuFiles); }
 
-// A folder that was tried and has too little room. The error lists these folders if none has
-// enough.
+// A folder that has too little space. If no folder has enough, the error lists all of them.
 struct Tried {
   std::string place;
   uint64_t needed;

@@ -63,7 +63,8 @@ struct RequiredFile {
 };
 
 // Returns the path on this machine of an agent library that a container has as a bind mount, or an
-// empty string. It must be the same file: a container could imitate the library.
+// empty string. The mapped file must be the same file, because a container could imitate the
+// library.
 std::string AgentOfContainer(process::HostPid pid, const process::Mapping& mapping,
                              const Paths& paths) {
   if (!mapping.path.ends_with(std::string("/") + jobs::kAgentLibraryName)) return {};

@@ -19,7 +19,8 @@ std::string_view BytesOf(const dataplane::Mapping& mapping, const dataplane::Ran
   return {mapping.data() + range.arena_offset, range.size_bytes};
 }
 
-// A write or read is cancelled only because the deadline of the phase has passed.
+// Reports kCancelled as kDeadlineExceeded, because a write or read is cancelled only when the
+// deadline of the phase has passed.
 Status InTime(Status status) {
   if (status || status.error().code != Code::kCancelled) return status;
   return Fail(Code::kDeadlineExceeded, "it took too long");
@@ -46,8 +47,8 @@ Result<WrittenData> WriteShards(const store::UnitNames& names, store::ImageWrite
       }
     }
     STASIS_ASSIGN(auto mapping, dataplane::Mapping::Map(arena.fd(), arena.capacity_bytes()));
-    // Hashes with another key are computed again. But a block whose recorded hash is zero must be
-    // treated as zero in any case, because the arena may have older data in its place.
+    // Hashes with another key are computed again. A block whose recorded hash is zero must be
+    // treated as zero in any case, because the arena may contain older data in its place.
     std::span<const Id128> hashes;
     std::vector<uint8_t>& zero_blocks = zeros_of.emplace_back();
     const auto& known = arena.record().hashes;
@@ -106,7 +107,7 @@ namespace {
 
 // Tracks the contiguous filled part of an arena. Several threads fill it, slightly out of order.
 struct Filled {
-  std::map<uint64_t, uint64_t> islands;  // begin -> end, beyond a gap
+  std::map<uint64_t, uint64_t> islands;  // begin -> end, of filled parts beyond a gap
   uint64_t bytes = 0;
 
   void Add(uint64_t begin, uint64_t end) {

@@ -34,10 +34,11 @@ struct Head {
 };
 constexpr uint64_t kMostBytes = 256u << 20;
 
-// The child itself stops at the deadline of a task. It is hung if it has not answered this long
-// after the deadline.
+// The child itself stops at the deadline of a task. If it has not answered this long after the
+// deadline, it is hung.
 constexpr milliseconds kGrace{2000};
-// How long to wait for a killed child. Only a child that blocks in the kernel takes longer.
+// How long to wait for the end of a killed child. Only a child that blocks in the kernel takes
+// longer.
 constexpr milliseconds kToBeKilled{1000};
 constexpr milliseconds kBetweenProgress{20};
 
@@ -88,7 +89,7 @@ Io ReceiveFrame(int socket, Head& head, std::string& bytes, const Deadline& dead
   return ReceiveAll(socket, bytes.data(), bytes.size(), deadline);
 }
 
-// The functions up to ServeAll run in the child.
+// The functions from here to ServeAll run in the child.
 
 // Serves one request. Returns false when the parent has closed the socket.
 bool ServeOnce(int socket, const ImageProcess::Task& task) {
@@ -131,7 +132,7 @@ void Serve(int socket, const ImageProcess::Task& task) {
   CloseAllBut(std::move(fds));
   std::vector<Thread> threads;
   bool refused = false;
-  const auto& [own, own_task] = *tasks.begin();  // served by this thread
+  const auto& [own, own_task] = *tasks.begin();  // this thread serves the first task
   for (const auto& [name, task] : tasks) {
     if (name == own) continue;
     const int socket = sockets.at(name);
@@ -158,7 +159,7 @@ struct ImageProcess::State {
   std::map<std::string, UniqueFd> sockets;  // by task
   pid_t pid = -1;
   UniqueFd pidfd;
-  mutable std::mutex mutex;  // guards all below
+  mutable std::mutex mutex;  // guards all members below
   bool killed = false;
   bool reaped = false;
 };
@@ -233,7 +234,8 @@ Result<std::string> ImageProcess::RunWhileItMoves(const std::string& task,
   return answer;
 }
 
-// Calls `until` before each frame. The child is hung if the frame has not arrived by this deadline.
+// `until` is called before each frame is sent or received, and returns the deadline for this frame.
+// If the frame is late, the child is hung.
 Result<std::string> ImageProcess::Ask(const std::string& task, const std::string& request,
                                       int32_t timeout_ms, const std::function<Deadline()>& until,
                                       const Progress& progress) {

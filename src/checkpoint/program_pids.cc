@@ -26,7 +26,7 @@ bool BringsItsPidNamespace(const store::Manifest& manifest) {
                      [](const auto& p) { return p.restored_pid() == 1; });
 }
 
-// Returns the middle of the widest gap between pids. The manifest does not list threads, whose ids
+// Returns the middle of the widest gap between pids. The manifest does not list threads; their ids
 // usually follow those of their processes.
 pid_t PidForCriu(const store::Manifest& manifest) {
   std::vector<pid_t> taken = {1, PidMax()};

@@ -19,8 +19,8 @@ bool BringsItsPidNamespace(const store::Manifest& manifest);
 // Returns a pid for CRIU itself in a new pid namespace, far from the pids of the program.
 pid_t PidForCriu(const store::Manifest& manifest);
 
-// Finds a process of the image in the restored tree. Returns kDataLoss if it is not there: a
-// manifest must not be able to name another program's process.
+// Finds a process of the image in the restored tree. Returns kDataLoss if the tree does not contain
+// it, because a manifest must not be able to name another program's process.
 Result<process::ProcessId> FindRestored(const store::Process& process,
                                         const process::ProcessTree& tree);
 

@@ -10,7 +10,7 @@ store::Manifest With(const std::vector<pid_t>& numbers) {
   store::Manifest manifest;
   for (pid_t number : numbers) {
     store::Process process;
-    process.pid = 1'000'000 + number;  // a name, which no restore asks for
+    process.pid = 1'000'000 + number;  // identifies the process in the image only
     process.namespace_pid = number;
     manifest.processes.push_back(process);
   }

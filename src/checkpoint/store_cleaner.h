@@ -18,8 +18,8 @@ class StoreCleaner {
   // the store in messages.
   static Result<std::unique_ptr<StoreCleaner>> Start(store::ImageWriter& writer, std::string store);
 
-  // The calls below have no time limit as long as files are removed. They return kDeadlineExceeded
-  // if the store has removed no file for 20 s. Later calls then return kCancelled.
+  // The calls below have no time limit as long as files are removed. If the store has removed no
+  // file for 20 s, they return kDeadlineExceeded, and later calls return kCancelled.
 
   // See ImageWriter::Abort and ImageWriter::AfterCommit.
   Status Abort();

@@ -21,9 +21,9 @@ namespace {
 constexpr std::chrono::seconds kEndTimeout{10};
 // A store in which a sweep makes no progress for this long is considered hung.
 constexpr std::chrono::seconds kSweepStep{20};
-// How long to wait for the lock on the image's hidden folders. Helper processes of a killed command
-// hold it until they end, soon after the command. If it is held for longer, it may belong to
-// another dump of the same name.
+// How long to wait for the lock on the image's hidden folders. The helper processes of a killed
+// command hold the lock until they end, soon after the command. A lock that is held for longer may
+// belong to another dump of the same name.
 constexpr std::chrono::seconds kHelpersEnd{5};
 
 }  // namespace
@@ -62,7 +62,7 @@ Result<std::string> SweepStoreOf(const std::string& image) {
 Status EndTree(const process::ProcessId& shim, const process::ProcessId& root) {
   Deadline deadline = Deadline::In(kEndTimeout);
   // Descendants may fork while they are killed, so this repeats until there are none. The shim is
-  // killed last: it reaps the other processes, whose pids are in use until then.
+  // killed last, because it reaps the other processes, whose pids are in use until then.
   for (const auto& top : {root, shim}) {
     while (top.pid.value != 0 && process::IsAlive(top) && !deadline.passed()) {
       auto tree = process::ReadTree(top.pid);

@@ -15,7 +15,7 @@ namespace stasis::checkpoint {
 std::string WorkFolder(const Paths& paths, const process::ProcessId& owner);
 
 // Removes the hidden folders that a killed dump left in the store of its image. If the store does
-// not answer, returns a message that they may be left; otherwise returns an empty string.
+// not answer, returns a message that folders may be left; otherwise returns an empty string.
 Result<std::string> SweepStoreOf(const std::string& image);
 
 // Kills a restored process tree and its shim, and waits until all processes have ended. Either id

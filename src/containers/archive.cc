@@ -15,9 +15,9 @@ using nlohmann::json;
 // podman writes this file to the archive before CRIU's files.
 constexpr char kSpecificationFile[] = "spec.dump";
 
-// Returns the beginning of a tar command that reads an archive of unknown origin. It extracts the
-// first file of each name, restores neither owner nor mode, and never takes the archive's path for
-// that of a remote host.
+// Returns the beginning of a tar command that reads an archive of unknown origin. It extracts only
+// the first file of each name, restores neither owner nor mode, and never interprets the archive's
+// path as that of a remote host.
 Words Tar() {
   return {"tar",
           "--extract",

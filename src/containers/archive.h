@@ -1,5 +1,5 @@
-// Reads parts of a checkpoint that is in one piece: an archive of podman, or an image in
-// containerd's store.
+// Reads parts of a checkpoint that is one object: an archive of podman, or an image in containerd's
+// store.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@
 namespace stasis::containers {
 
 // Returns the paths of this machine that the container needs for its bind mounts. The runtime fails
-// if one of them is missing. Needs only the beginning of an archive.
+// if one of them is missing. Reads only the beginning of an archive.
 Result<std::vector<std::string>> MountSources(CommandRunner& runner, const RestoreRequest& request,
                                               const Deadline& deadline);
 
-// Extracts these files, paths below the folder of GPU data, to the existing folder
-// `folder`/kCriuFolder/stasis. A file that the checkpoint does not have is left out. The files are
-// not trustworthy: they can be links, for example.
+// Extracts `files`, given by their paths below the folder of GPU data, to the existing folder
+// `folder`/kCriuFolder/stasis. Omits files that the checkpoint does not have. The extracted files
+// are not trustworthy: they can be links, for example.
 Status ExtractData(CommandRunner& runner, const RestoreRequest& request,
                    const std::vector<std::string>& files, const std::string& folder,
                    const Deadline& deadline);
@@ -30,8 +30,8 @@ Result<std::string> BlobOfImage(CommandRunner& runner, const Reference& image, c
 inline constexpr char kCriuFilesBlob[] = "checkpoint.criu.tar";
 inline constexpr char kSpecificationBlob[] = "checkpoint.config";
 
-// Returns the sources of the bind mounts in an OCI specification. There may be other bytes around
-// the JSON document. Returns kDataLoss if it is not valid.
+// Returns the sources of the bind mounts in an OCI specification. Ignores other bytes before and
+// after the JSON document. Returns kDataLoss if the document is not valid.
 Result<std::vector<std::string>> MountSourcesIn(const std::string& specification);
 
 }  // namespace stasis::containers

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-// In this version, devices can have mounts and environment variables, and older runtimes know it.
+// Devices can have mounts and environment variables in this version, which older runtimes support.
 constexpr char kCdiVersion[] = "0.3.0";
 constexpr char kFolderInContainer[] = "/usr/lib/stasis/agents/";
 

@@ -1,6 +1,6 @@
-// The CDI device `stasis.dev/agent=on`, which adds the agent to a container: a bind mount of the
-// folder of its library, named by build id, and LD_PRELOAD. CDI is the Container Device Interface,
-// which podman, containerd and CRI-O read from /etc/cdi.
+// The CDI device `stasis.dev/agent=on`, which adds the agent to a container. It sets LD_PRELOAD,
+// and bind-mounts the folder of the agent's library, which is named by build id. CDI is the
+// Container Device Interface, which podman, containerd and CRI-O read from /etc/cdi.
 //
 // The folder of a build is never changed or overwritten, because a checkpointed container needs the
 // same file at its restore. A newer Stasis puts another folder beside it and writes a new
@@ -26,7 +26,7 @@ std::string LibraryInContainer(const std::string& library);
 
 struct CdiInstalled {
   std::string path;      // of the specification
-  bool written = false;  // false if the file was the same already
+  bool written = false;  // false if the file already had this content
 };
 // Writes the specification. Returns kFailedPrecondition if its file belongs to another program, or
 // if another file of the folder declares the device. CDI refuses a device that two files declare.

@@ -70,7 +70,7 @@ std::string CriuLogOf(const Container& container, const std::string& image, cons
     case Runtime::kRunc:
       return image + kCriuFolder + "/" + log;
     case Runtime::kContainerd:
-      return {};  // it is in the message
+      return {};  // the error message of ctr contains it
   }
   return {};
 }

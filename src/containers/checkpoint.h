@@ -58,9 +58,9 @@ struct RestoreRequest {
   Reference reference;  // podman: the container; containerd: namespace and name of the image
   Places places;
   CriuChoices criu;
-  std::string archive;     // podman: of an export; empty: the container's own checkpoint
+  std::string archive;     // podman: an exported archive; empty: the container's own checkpoint
   std::string runc_image;  // runc: the folder
-  std::string new_name;    // name of the restored container; empty: as before
+  std::string new_name;    // name of the restored container; empty: the name as before
   std::string output;      // runc: file for the container's output; empty: none
   std::string gpu_map;     // OLD=NEW,…; not for containerd
 };

@@ -115,7 +115,7 @@ Result<UniqueFd> StartOutput(const std::string& path) {
   return std::move(pipe.write_end);
 }
 
-// Returns the end of a pipe that nothing is written to.
+// Returns an empty input: the read end of a pipe that has no writer.
 Result<UniqueFd> EmptyInput() {
   STASIS_ASSIGN(Pipe pipe, Pipe::Make());
   return std::move(pipe.read_end);

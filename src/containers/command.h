@@ -22,16 +22,17 @@ struct CommandOutput {
 
 struct CommandOptions {
   Deadline deadline;
-  // Output is appended to this file, and is not in CommandOutput. The command and a container that
-  // it starts get pipes, because CRIU can checkpoint a container with pipes, but not one that has
-  // opened a file outside of its mount namespace. A process (output_main.cc) copies the output
-  // until all programs have closed it. The input is empty.
+  // If set, output is appended to this file instead of being returned in CommandOutput. The
+  // command, and a container that it starts, get pipes as output: CRIU can checkpoint a container
+  // with pipes, but not one that has opened a file outside of its mount namespace. A process
+  // (output_main.cc) copies the output until all programs have closed the pipes. The input is
+  // empty.
   std::string output_file;
   // Variables "NAME=VALUE" in addition to the usual environment.
   std::vector<std::string> variables = {};
 };
 
-// An interface, so that tests can run without a runtime.
+// An interface, so that tests do not need a runtime.
 class CommandRunner {
  public:
   virtual ~CommandRunner() = default;

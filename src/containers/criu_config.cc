@@ -62,7 +62,7 @@ bool Is(const Line& line, const char* comment) {
 bool IsOption(const Line& line) { return line.option == "libdir" || line.option == "timeout"; }
 
 // Calls `visit` for each line, with true for the lines that Stasis wrote: the two comments and the
-// options between them. Other lines between the comments count as the user's.
+// options between them. Other lines between the comments are treated as the user's.
 template <class Visit>
 void ForEach(const std::vector<Line>& lines, const Visit& visit) {
   bool inside = false;

@@ -22,7 +22,7 @@ struct CriuConfig {
   std::string libdir;          // the value that CRIU uses; empty if absent
   std::optional<int> timeout;  // likewise
   std::string network_lock;    // likewise
-  bool has_ours = false;       // true if the file has the lines of Stasis
+  bool has_ours = false;       // true if the file has lines that Stasis added
   bool libdir_is_ours = false;
 };
 
@@ -30,12 +30,12 @@ struct CriuConfig {
 // last occurrence of an option counts.
 CriuConfig ReadCriuConfig(const std::string& text);
 
-// Returns the text with the lines of Stasis for this folder of plugins. A timeout that is set
-// outside of these lines is kept, and Stasis adds none. Returns kFailedPrecondition if another
-// libdir is set, because CRIU loads plugins from one folder only. `path` is for messages.
+// Returns the text with the lines that Stasis adds for this folder of plugins. If other lines set a
+// timeout, it is kept and Stasis adds none. Returns kFailedPrecondition if other lines set another
+// libdir, because CRIU loads plugins from one folder only. `path` is for messages.
 Result<std::string> AddToCriuConfig(const std::string& text, const std::string& libdir,
                                     const std::string& path);
-// Returns the text without the lines of Stasis.
+// Returns the text without the lines that Stasis added.
 std::string RemoveFromCriuConfig(const std::string& text);
 
 }  // namespace stasis::containers

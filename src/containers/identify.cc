@@ -14,7 +14,7 @@ constexpr size_t kIdLength = 64, kShortId = 12;
 constexpr size_t kMaxStateBytes = 4u << 20;
 
 // The name that a runtime gives to the control group of a container: the prefix and the container's
-// id, followed by ".scope" with systemd.
+// id. With systemd, ".scope" follows.
 struct GroupName {
   const char* prefix;
   const char* runtime;
@@ -93,8 +93,8 @@ std::optional<Identity> IdentifyByState(process::HostPid init, const std::string
   return std::nullopt;
 }
 
-// Returns the ancestor of `pid` that has number 1 in the pid namespace of `pid`. A process that
-// `exec` started in a container has no such ancestor.
+// Returns the ancestor of `pid` that has pid 1 in the pid namespace of `pid`. A process that was
+// started in a container by `exec` has no such ancestor.
 process::HostPid InitAbove(process::HostPid pid, const std::string& root) {
   for (int steps = 0; steps < 1000; ++steps) {
     auto text = ReadFile(root + "/proc/" + process::ToString(pid) + "/status", 64u << 10);

@@ -20,16 +20,16 @@ struct Identity {
   std::string runc_root;  // for runc: its state folder, if that is not the usual one
 };
 
-// Parses the control groups of a process (/proc/PID/cgroup). Returns nothing if they do not belong
-// to a runtime that Stasis knows.
+// Parses the control groups of a process (/proc/PID/cgroup). Returns nullopt if they do not belong
+// to a known runtime.
 std::optional<Identity> IdentifyByControlGroup(const std::string& cgroup_text);
 
-// Returns the container of a process, or nothing if the process is in none. `root` is a prefix for
-// /proc and /run, for tests.
+// Returns the container of a process, or nullopt if it is in none. `root` is a prefix for /proc and
+// /run, for tests.
 std::optional<Identity> IdentifyContainer(process::HostPid pid, const std::string& root = "");
 
-// Returns advice for a user who gave `verb` (for example "dump") the id of a process in that
-// container: the command to type instead.
+// Returns the hint for a user who used `verb` (for example "dump") with the id of a process in that
+// container: the command to use instead.
 std::string CommandInstead(const Identity& identity, const std::string& verb);
 
 }  // namespace stasis::containers

@@ -45,8 +45,8 @@ std::string CriuFix(const SetupPaths& paths) {
   return fmt::format("`sudo ln -s {} /usr/local/sbin/criu`", paths.bundled_criu);
 }
 
-// Returns what is wrong with the first CRIU on `path`, or an empty string. Stores the version and
-// path of a CRIU in `found`, as text.
+// Describes the problem with the first CRIU on `path`; returns an empty string if there is none.
+// Stores the version and path of that CRIU in `found`, as text.
 std::string CriuProblem(const Asked& asked, const std::string& path, std::string& found) {
   const std::string criu = asked.runner.Find("criu", path);
   if (criu.empty()) return "there is no CRIU on its PATH";
@@ -250,7 +250,7 @@ std::string SocketOfPlugin(const SetupPaths& paths) {
   return text->substr(0, text->find('\n'));
 }
 
-// Does not connect, because the daemon would begin an operation.
+// Does not connect to the socket, because the daemon would begin an operation.
 Observation InspectDaemon(const SetupPaths& paths) {
   const std::string path = SocketOfPlugin(paths);
   std::istringstream sockets(ReadFile(paths.root + "/proc/net/unix").value_or(""));

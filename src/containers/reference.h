@@ -23,7 +23,7 @@ inline constexpr char kDefaultNamespace[] = "default";
 
 struct Reference {
   Runtime runtime = Runtime::kPodman;
-  std::string name;                  // a name or an id, as the runtime takes it
+  std::string name;                  // a name or an id, in the form that the runtime accepts
   std::string containerd_namespace;  // for containerd, never empty; otherwise empty
 
   // Returns the TARGET. containerd's default namespace is left out.

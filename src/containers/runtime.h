@@ -1,4 +1,4 @@
-// Asks container runtimes for their containers.
+// Finds and lists the containers of container runtimes.
 #pragma once
 
 #include <sys/types.h>
@@ -14,10 +14,10 @@ namespace stasis::containers {
 struct Container {
   Reference reference;
   std::string id;      // as the runtime prints it
-  std::string status;  // the runtime's word in lower case: "running", "paused", "exited"
-  pid_t pid = 0;       // of its init process; 0 if it does not run
+  std::string status;  // the runtime's own term in lower case: "running", "paused", "exited"
+  pid_t pid = 0;       // of its init process; 0 if the container is not running
   // Set by FindContainer() only:
-  std::string oci_runtime = {};  // of podman: the program that it uses, for example "runc"
+  std::string oci_runtime = {};  // podman: the OCI runtime that it uses, for example "runc"
   std::string folder = {};       // podman: of its logs; runc: its bundle
   bool restorable = true;        // containerd: created from an image, so `ctr` can restore it
 };

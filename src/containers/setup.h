@@ -14,10 +14,11 @@ struct SetupResult {
   bool cdi_changed = false;
 };
 
-// `library` is the path of the agent's library, in the folder of its build id. All checks come
-// before the first write, so a refused set-up changes nothing. A second set-up changes nothing.
+// Sets up containers. `library` is the path of the agent's library, in the folder of its build id.
+// All checks come before the first write, so a set-up that is refused changes nothing. A repeated
+// set-up changes nothing either.
 Result<SetupResult> SetUp(const SetupPaths& paths, const std::string& library);
-// Keeps the agent's library, because running containers use it.
+// Removes the set-up. Keeps the agent's library, because running containers use it.
 Result<SetupResult> RemoveSetup(const SetupPaths& paths);
 
 }  // namespace stasis::containers

@@ -30,7 +30,7 @@ constexpr std::chrono::seconds kLettingGo{600};
 
 // CRIU's messages have a few hundred bytes; an error text is the longest part.
 constexpr size_t kMaxMessageBytes = 256u << 10;
-// Time limit for CRIU to exit after its answer. It only frees memory then.
+// Time limit for CRIU to exit after its answer. At that point CRIU only frees memory.
 constexpr auto kExitGrace = std::chrono::seconds(10);
 
 constexpr char kDumping[] = "CRIU could not dump the tree";
@@ -262,7 +262,7 @@ Result<rpc::Response> Session::Converse(const rpc::Request& request, const Notif
     auto asked = Deadline::Clock::now();
     if (handler && verdict) verdict = handler(notification);
     deadline = deadline.Plus(Deadline::Clock::now() - asked);
-    // After this answer CRIU kills or resumes the tasks, and must not be interrupted.
+    // After this answer CRIU kills or resumes the tasks. It must not be interrupted then.
     if (verdict && notification.moment == Moment::kPostDump) deadline = Deadline::In(kLettingGo);
     rpc::Request answer;
     answer.set_type(rpc::NOTIFY);
@@ -286,8 +286,8 @@ Result<rpc::Response> Session::Conclude(Result<rpc::Response> response, const st
 std::string Session::Reap() {
   socket_.Reset();
   if (inside_) {
-    // CRIU's parent is the init process of its namespace. Wait for CRIU nevertheless, so that the
-    // descriptors that it inherited are closed.
+    // CRIU is not a child of this process, but of the init process of its namespace. Wait for CRIU
+    // nevertheless, so that the descriptors that it inherited are closed.
     pollfd end{criu_pidfd_.get(), POLLIN, 0};
     (void)!TEMP_FAILURE_RETRY(::poll(&end, 1, Deadline::In(kExitGrace).PollTimeout()));
   }

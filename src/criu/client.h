@@ -4,8 +4,8 @@
 // Not thread-safe. The process that calls Dump or Restore must also make the socket pair, because
 // CRIU finds the log folder through /proc/PID/fd of the process that made it (SO_PEERCRED).
 //
-// CRIU does not die with this process. If this process is killed during a dump, CRIU gets no answer
-// to `post-dump` and resumes the tasks, so it must still be running.
+// If this process is killed, CRIU continues. During a dump it then gets no answer to `post-dump`
+// and resumes the tasks, so it must still be running.
 #pragma once
 
 #include <functional>
@@ -94,9 +94,9 @@ struct RestoreRequest {
   std::vector<InheritFd> inherit;
 };
 
-// The requests of a session. A session serves only one request, which ends it. The deadline applies
-// to CRIU, not to the handler. At the deadline CRIU is stopped as described in end.h, and the error
-// is kDeadlineExceeded. Other errors come from the handler or from CRIU's log. An error with
+// A session serves only one request and then ends. The deadline applies to CRIU, not to the
+// handler. At the deadline CRIU is stopped as described in end.h, and the error is
+// kDeadlineExceeded. Other errors come from the handler or from CRIU's log. An error with
 // `not_undone` means that the program has died, or that CRIU hangs in the kernel.
 class CriuSession {
  public:
@@ -107,11 +107,11 @@ class CriuSession {
   virtual Result<process::HostPid> Restore(const RestoreRequest& request,
                                            const NotifyHandler& handler,
                                            const Deadline& deadline) = 0;
-  // After a successful Dump: returns true if another program drove CRIU and left the program
-  // running.
+  // After a successful Dump: returns true if another program controlled CRIU and left the dumped
+  // program running.
   virtual bool left_running() const { return false; }
-  // If left_running() is true: lets the program run. Until this call, the other program keeps it
-  // stopped.
+  // If left_running() is true: lets the dumped program run. Until this call, the other program
+  // keeps it stopped.
   virtual void LetGo() {}
 };
 

@@ -55,7 +55,8 @@ TEST_F(Client, LeavesTheProgramRunningWhenAsked) {
   EXPECT_TRUE(target.Counts()) << target.State();
 }
 
-// Signal handling and limits are the program's own after a restore, not CRIU's or this process's.
+// After a restore, the program has its own signal handling and limits, not those of CRIU or of this
+// process.
 TEST_F(Client, SignalsAndLimitsAreRestored) {
   auto look = [](process::HostPid pid) {
     std::string seen = ReadFile("/proc/" + process::ToString(pid) + "/limits").value_or("");
@@ -74,7 +75,7 @@ TEST_F(Client, SignalsAndLimitsAreRestored) {
   EXPECT_EQ(look(target.pid()), before);
 }
 
-// Delays the dump while the program is stopped, like a disk that does not answer.
+// Delays the dump while the program is stopped, as a disk that does not answer would.
 Status Hold(const Session& session, Notification& notification) {
   if (notification.moment == Moment::kQueryExternalFiles) {
     ::kill(session.criu_pid().value, SIGSTOP);

@@ -23,7 +23,7 @@ Status LookAtThread(std::string& entry, const Look& look) {
   if (!core.ParseFromString(entry)) {
     return Fail(Code::kInternal, Domain::kCriu, 0, "an entry does not have the format of CRIU 4");
   }
-  // The thread had already ended at the dump.
+  // The thread had already ended when the program was dumped.
   if (!core.has_thread_core()) return {};
   // Without credentials here CRIU would read them from a file of an older format.
   if (!core.thread_core().has_creds()) {
@@ -80,8 +80,8 @@ Status CheckIds(const image::Creds& creds, const Caller& caller) {
 Look Fit(const Caller& caller) {
   return [&caller](image::Creds& creds) -> Result<bool> {
     STASIS_TRY(CheckIds(creds, caller));
-    // CRIU would drop capabilities that this set lacks. To drop them it would need a capability
-    // that it does not have.
+    // CRIU would drop the capabilities that are missing from this set, but it lacks the capability
+    // that it needs to do so.
     for (uint32_t& word : *creds.mutable_cap_bnd()) word = ~0u;
     return true;
   };

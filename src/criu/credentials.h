@@ -8,11 +8,11 @@
 
 namespace stasis::criu {
 
-// Prepares the images for a restore by `caller`, who is not root. Every thread must have the user
-// id of the caller, only groups of the caller, and no capabilities. Otherwise returns
-// kPermissionDenied with the reason. The kernel alone would not enforce this, because CRIU has
-// capabilities. Also fills the capability bounding set of each thread in the images, because only
-// root could reduce the set; the restored thread keeps that of the caller.
+// Prepares the images for a restore by `caller`, who is not root. Returns kPermissionDenied with
+// the reason unless every thread has the user id of the caller, only groups of the caller, and no
+// capabilities. The kernel alone would not enforce this, because CRIU has capabilities. Also fills
+// the capability bounding set of each thread in the images, because only root could reduce the set;
+// the restored thread has the caller's set.
 Status FitToCaller(const std::string& images_dir, const Caller& caller);
 
 // Like FitToCaller, for the bytes of one core file. Returns the new bytes.

@@ -43,8 +43,8 @@ constexpr const char* kNoise[] = {
     "Unable to detach from",
 };
 
-// The first log line that matches any row decides, and for this line the first row that matches. $1
-// and so on are the groups of the expression.
+// The first log line that matches any row decides. If it matches several rows, the first of them
+// applies. $1 and so on are the groups of the expression.
 struct Row {
   const char* pattern;
   const char* sentence;

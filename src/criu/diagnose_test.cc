@@ -190,7 +190,7 @@ TEST_F(RealCriu, AFileMissingAtTheRestore) {
   EXPECT_NE(restored.error().message.find("the file " + state + " is missing"), std::string::npos)
       << restored.error().message << "\n"
       << target.Log();
-  target.Reap();  // CRIU may leave partly created processes to this one
+  target.Reap();  // CRIU may leave partly created processes, which become children of this one
   ASSERT_EQ(::rename((state + ".away").c_str(), state.c_str()), 0);
   ASSERT_TRUE(IsOk(MustSpawn().Restore(target.Restore(), nullptr, Soon())));
   EXPECT_TRUE(target.Counts());

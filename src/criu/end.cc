@@ -48,11 +48,11 @@ void KillBelow(process::HostPid criu) {
 
 }  // namespace
 
-// SIGKILL, and any signal that CRIU does not catch, is the last resort: it leaves tasks in the
-// middle of code that CRIU injected, and sometimes one of them dies. Instead, this makes CRIU fail,
-// so that CRIU rolls back as after any error. With RLIMIT_FSIZE set to 0 every write of an image
-// fails (EFBIG). SIGALRM makes a blocking system call fail too. CRIU repeats the alarm every second
-// and aborts after six alarms.
+// SIGKILL, and any other signal that CRIU does not catch, is the last resort: it stops tasks in the
+// middle of code that CRIU injected, and sometimes one of them dies. Therefore this function first
+// makes CRIU fail, so that it rolls back as after any other error. With RLIMIT_FSIZE set to 0 every
+// write of an image fails (EFBIG). SIGALRM makes a blocking system call fail too. CRIU repeats the
+// alarm every second and aborts after six alarms.
 Ended EndDump(process::HostPid criu, int pidfd, const Patience& patience) {
   rlimit none{0, RLIM_INFINITY};
   // The pid is valid while the pidfd shows that CRIU is alive, because no other process reaps CRIU.

@@ -1,5 +1,5 @@
-// Scans all open descriptors of a tree for the properties that matter to CRIU, for PlanStdio and
-// FindObstacles. Internal to this folder.
+// Scans all open descriptors of a tree for the properties that matter to CRIU. PlanStdio and
+// FindObstacles use it. Internal to this folder.
 #pragma once
 
 #include <sys/stat.h>
@@ -27,7 +27,7 @@ struct ScannedFd {
 
   bool Readable() const;
   bool Writable() const;
-  bool Deleted() const;      // the name by which the file was opened was deleted
+  bool Deleted() const;      // true if the name by which the file was opened was deleted
   std::string Path() const;  // target without " (deleted)"
 };
 

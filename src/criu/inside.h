@@ -1,9 +1,9 @@
 // CRIU in another pid namespace.
 //
-// CRIU looks up the directories of a request below /proc/PID/fd of the process that made its socket
-// pair (SO_PEERCRED), and this process has no pid in CRIU's namespace. The process that becomes
-// CRIU therefore makes the socket pair itself, holds the directories open, and sends one end of the
-// pair to this process (inside_protocol.h).
+// CRIU looks up the directories of a request below /proc/PID/fd of the process that created its
+// socket pair (SO_PEERCRED). This process has no pid in CRIU's namespace. Therefore the process
+// that becomes CRIU creates the socket pair itself, holds the directories open, and sends one end
+// of the pair to this process (inside_protocol.h).
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@
 
 namespace stasis::criu {
 
-// Lets another program start CRIU, then connects to CRIU. Not thread-safe.
+// Prepares a CRIU that another program starts, and connects to it. Not thread-safe.
 class Inside {
  public:
   // `images_dir` and `log_path` must be those of the request that CRIU will get.

@@ -54,8 +54,8 @@ void Enter(int socket) {
   setsid();
 }
 
-// Reopens the file of the same name in this mount namespace. The inherited descriptor belongs to a
-// mount that does not exist in this namespace, and a later dump could not locate the file.
+// Reopens the file by its name in this mount namespace. The inherited descriptor belongs to a mount
+// that does not exist in this namespace, and a later dump could not locate the file.
 void ReopenHere(int fd) {
   struct stat there, here;
   char link[64], path[4096];
@@ -88,7 +88,7 @@ int main(int argc, char** argv) {
   } else {
     for (int fd = kFirstInheritedFd; fd <= kLastInheritedFd; ++fd) ReopenHere(fd);
   }
-  int pair[2];  // must be above kHandoverFd, which later becomes CRIU's end
+  int pair[2];  // must be numbers above kHandoverFd, which later becomes CRIU's end
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0 ||
       dup2(pair[1], kHandoverFd) < 0) {
     GiveUp(socket, HandoverStep::kSocket);

@@ -1,5 +1,5 @@
-// The interface between `stasis-criu-inside` and the process that starts it, or lets a shim start
-// it. Both come from one installation.
+// The interface between `stasis-criu-inside` and the process that starts it, directly or by a shim.
+// Both programs come from one installation.
 //
 //   stasis-criu-inside [--enter] CRIU ARG...         CRIU is a path
 //
@@ -14,7 +14,7 @@
 namespace stasis::criu {
 
 inline constexpr int kHandoverFd = 3;  // SOCK_SEQPACKET; later CRIU's socket
-inline constexpr int kImagesFd = 90;   // directories, kept open in CRIU, which gets these numbers
+inline constexpr int kImagesFd = 90;   // directories that stay open in CRIU, under these numbers
 inline constexpr int kLogFolderFd = 91;
 inline constexpr int kNamespaceFd = 92;  // with --enter: a pidfd
 

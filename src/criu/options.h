@@ -26,13 +26,13 @@ enum class NetworkLock {
   kAuto,  // iptables if installed, otherwise nftables
   kIptables,
   kNftables,
-  kSkip,  // not blocked; a packet that arrives during this time resets the connection
+  kSkip,  // not blocked; a packet that arrives while the program is stopped resets the connection
 };
 
 struct Options {
   Tcp tcp = Tcp::kRefuse;
-  bool file_locks = false;            // dump the tree's file locks and lock them at the restore
-  bool link_remap = false;            // keep files that were unlinked but have another name
+  bool file_locks = false;  // dump the tree's file locks, and take them again at the restore
+  bool link_remap = false;  // keep files that were unlinked but have another name
   std::vector<std::string> external;  // in CRIU's syntax, for example "unix[4711]", "mnt[/a]:b"
   // The session leader or terminal is outside of the tree. Set by PlanStdio.
   bool shell_job = false;

@@ -31,11 +31,11 @@ struct PluginRequest {
   process::HostPid pid;
   // kPause: the program will be left running. kEnd: the program stays alive.
   bool stays = false;
-  // kPause: CRIU's caller waits for CRIU to exit, so the program may run before its GPU data is
-  // complete. kComplete follows.
+  // kPause: the caller of CRIU waits for CRIU to exit. The program may therefore run before its GPU
+  // data is complete. A kComplete request follows.
   bool early = false;
-  // kBeginRestore: the user's GPU map, the numbers N of the devices /dev/nvidiaN that the
-  // container's control group does not permit, and whether it does not permit /dev/nvidia-uvm.
+  // kBeginRestore: the user's GPU map; the numbers N of the devices /dev/nvidiaN that the
+  // container's control group does not permit; and whether it forbids /dev/nvidia-uvm.
   std::string gpu_map = {};
   std::vector<int> refused_minors = {};
   bool refuses_uvm = false;

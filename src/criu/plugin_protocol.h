@@ -24,15 +24,14 @@
 #define STASIS_CRIU_TEXT 4076
 #define STASIS_CRIU_SOCKET "/run/stasisd/criu.sock"
 #define STASIS_CRIU_THREADS (STASIS_CRIU_TEXT / 4)
-/* An environment variable of the action script: the descriptor of the plugin's connection in CRIU.
- */
+/* Environment variable of the action script: the number in CRIU of the connection's descriptor. */
 #define STASIS_CRIU_LEASE "STASIS_CRIU_LEASE"
-/* The folder in CRIU's image folder that holds the GPU data: a Stasis image. */
+/* The folder, in CRIU's image folder, that contains the GPU data as a Stasis image. */
 #define STASIS_CRIU_FOLDER "stasis"
 
-/* An environment variable of CRIU at a restore: "OLD=NEW,…" as for `stasis restore --gpu-map`. */
+/* Environment variable of CRIU for a restore: "OLD=NEW,…", as for `stasis restore --gpu-map`. */
 #define STASIS_CRIU_GPU_MAP "STASIS_GPU_MAP"
-/* Devices /dev/nvidiaN with N below this are in the mask of STASIS_CRIU_BEGIN_RESTORE. */
+/* The mask of STASIS_CRIU_BEGIN_RESTORE has one bit for each N below this (/dev/nvidiaN). */
 #define STASIS_CRIU_MINORS 30
 #define STASIS_CRIU_REFUSES_UVM (1 << 30)
 
@@ -49,13 +48,13 @@ enum stasis_criu_kind {
   STASIS_CRIU_RESUME,         /* the tree of `pid` is stopped at the end of its restore */
   STASIS_CRIU_RUNNING,        /* the threads of the last STASIS_CRIU_THREAD_IDS run */
   STASIS_CRIU_END,            /* fini() or post-resume; value: 1 if the program stays alive */
-  STASIS_CRIU_COMPLETE,       /* CRIU exits, and the program runs: is the GPU data complete? */
+  STASIS_CRIU_COMPLETE,       /* at CRIU's exit; answered when the GPU data is complete */
   /* Answers. */
   STASIS_CRIU_OK = 64,
   STASIS_CRIU_NO_GPU,     /* the program does not use a GPU: nothing will be done */
   STASIS_CRIU_REFUSED,    /* text: why */
-  STASIS_CRIU_THREAD_IDS, /* text: threads to let run; value: 1 if more frames follow. Answer with
-                             STASIS_CRIU_RUNNING, and stop the threads at the answer to that */
+  STASIS_CRIU_THREAD_IDS, /* text: threads to let run; value: 1 if more frames follow. The plugin
+                             sends STASIS_CRIU_RUNNING, and stops them when that is answered */
 };
 
 /* What CRIU does with the program after a dump. */

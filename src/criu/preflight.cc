@@ -22,8 +22,8 @@
 namespace stasis::criu {
 namespace {
 
-// Files that a GPU driver closes itself at its checkpoint. If such a file stays open, CRIU
-// reports it.
+// Returns true for files that a GPU driver closes itself at its checkpoint. If such a file stays
+// open, CRIU reports it.
 bool IsDriverFile(std::string_view target) { return abi::KindOfDeviceFile(target) != nullptr; }
 
 struct Search {
@@ -193,8 +193,9 @@ void CheckInet(const Search& search, const ScannedFd& fd, int socket) {
   if (type == SOCK_STREAM) CheckTcp(search, fd, socket);
 }
 
-// The driver closes its connection to the GPU's server itself. The server is identified by its
-// process, which the kernel reports, because any program could use the socket's name.
+// Returns true for the driver's connection to the GPU's server, which the driver closes itself. The
+// server is identified by its process, which the kernel reports, because any program could use the
+// socket's name.
 bool IsConnectedToGpuServer(int fd) {
   ucred peer{};
   return GetOption(fd, SOL_SOCKET, SO_PEERCRED, &peer) && peer.pid > 0 &&
@@ -353,8 +354,8 @@ Result<std::vector<Obstacle>> FindObstacles(const process::ProcessTree& tree,
   if (std::none_of(found.begin(), found.end(), IsConnection)) return found;
   // The program runs while its descriptors are read, one process after the other. If a connection
   // between two of its processes is opened or closed during the scan, only one end is seen, and the
-  // connection seems to lead to another program. A second scan would show this only for other
-  // sockets, so an obstacle counts only if both scans find it.
+  // connection seems to lead to another program. A second scan would show this for other sockets,
+  // if at all, so an obstacle counts only if both scans find it.
   STASIS_ASSIGN(auto again, LookOnce(tree, options, stdio));
   std::erase_if(found, [&](const Obstacle& o) {
     return IsConnection(o) && std::none_of(again.begin(), again.end(), [&](const Obstacle& other) {

@@ -161,7 +161,7 @@ TEST_F(BeforeADump, AcceptsConnectionsThatComeAndGo) {
 }
 
 // Another program, for example an MQTT broker, may listen under the name of a GPU's broker. Only
-// the process that listens identifies the GPU's broker.
+// the listening process shows whether it is the GPU's broker.
 TEST_F(BeforeADump, FindsAConnectionToAFalseBroker) {
   char folder[] = "/tmp/preflight-test-XXXXXX";
   ASSERT_NE(::mkdtemp(folder), nullptr);

@@ -29,7 +29,7 @@ struct Found {
   Version version;
 };
 
-// A build tree is at most this many folders below its checkout, which has its own CRIU.
+// A build tree is at most this many levels below its checkout, which has its own CRIU.
 constexpr int kMostParents = 6;
 constexpr char kCheckoutCriu[] = "/.cache/criu/sbin/criu";
 

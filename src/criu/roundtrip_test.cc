@@ -24,8 +24,8 @@ constexpr Case kCases[] = {
 
 class RoundTrip : public WithCriu, public ::testing::WithParamInterface<Case> {};
 
-// Restores twice: the second dump is of a process created by CRIU, and the first tree must not
-// leave a zombie that occupies its pid.
+// Restores twice, because the second dump is of a process that CRIU created, and because the first
+// tree must not leave a zombie that occupies its pid.
 TEST_P(RoundTrip, IsRestoredTwice) {
   const Case& c = GetParam();
   Target target({c.what});

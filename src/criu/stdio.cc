@@ -98,9 +98,9 @@ bool AsJobLog(const Scan& scan, const ScannedFd& fd, ExternalFd* external) {
   return true;
 }
 
-// Matches a file to which the program only appends. CRIU would insist on the size at the dump, so a
-// restore gives CRIU the same file, reopened, as a replacement. A program that seeks in its output
-// needs the file unchanged, so such a file is left to CRIU.
+// Matches a file to which the program only appends. CRIU would require the file's size at the dump,
+// so a restore reopens the file and gives it to CRIU as a replacement. A program that seeks in its
+// output needs the same, unchanged file, which is left to CRIU.
 bool AsFile(const Scan& scan, const ScannedFd& fd, ExternalFd* external) {
   if (!S_ISREG(fd.info.st_mode) || !fd.Writable() || !fd.target.starts_with('/')) return false;
   if (fd.Deleted()) return false;  // CRIU stores its content
@@ -176,8 +176,8 @@ Result<StdioPlan> PlanStdio(const process::ProcessTree& tree, const FileId& log)
   plan.shell_job = tree.root().session != tree.root().id.pid.value;
   std::set<std::string> keys;
   for (const ScannedFd& fd : fds) {
-    // Terminals and logs are replaced under any descriptor number, other files only under 0 to 2:
-    // for other numbers, CRIU restores the program's end of a pipe, and the preflight checks
+    // Terminals and logs are replaced under any descriptor number, other files only under 0 to 2.
+    // For other numbers, CRIU restores the program's end of a pipe, and the preflight checks
     // sockets.
     if (fd.fd > kLastStandardFd && !IsTerminal(fd) && !IsLog(scan, fd)) {
       NotePipe(scan, fd, &plan);
@@ -200,7 +200,7 @@ Result<StdioPlan> PlanStdio(const process::ProcessTree& tree, const FileId& log)
 
 namespace {
 
-// Hands out descriptor numbers of one kind.
+// Assigns descriptor numbers of one kind.
 class Supply {
  public:
   explicit Supply(std::vector<int> numbers) : numbers_(std::move(numbers)) {}

@@ -57,13 +57,14 @@ struct Replacements {
   std::vector<int> input;
   std::vector<int> null;  // /dev/null, opened for reading and writing
   std::vector<int> terminal;
-  int first_free = 20;      // numbers from here on may be used for log files
-  bool all_to_log = false;  // redirect output that went to a user's file to `output` too
+  int first_free = 20;      // numbers from this one on may be used for log files
+  bool all_to_log = false;  // also redirect output that went to a user's file to `output`
 };
 
 struct InheritPlan {
   std::vector<InheritFd> inherit;
-  std::map<int, UniqueFd> files;   // number in CRIU -> here; CRIU must be started with these
+  // By their numbers in CRIU. Pass them to the CRIU that is started.
+  std::map<int, UniqueFd> files;
   std::vector<std::string> notes;  // sentences for the user
 };
 

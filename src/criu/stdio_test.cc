@@ -115,8 +115,8 @@ TEST_F(Stdio, UnreadInputIsRestored) {
   EXPECT_EQ(::read(theirs.get(), text, sizeof text), 0);
 }
 
-// The log was opened like a shell's `>`, without O_APPEND; CRIU rejects such a file if it has
-// grown.
+// A program whose log was opened as by a shell's `>`, without O_APPEND. CRIU rejects such a file if
+// it has grown.
 struct LoggingTarget {
   LoggingTarget() {
     char name[] = "/tmp/stasis-criu-log.XXXXXX";

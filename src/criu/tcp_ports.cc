@@ -56,7 +56,7 @@ Address ToSockaddr(const TcpPort& port) {
   return address;
 }
 
-// Binds like CRIU's open_inet_sk (criu/sk-inet.c). Ignores errors other than EADDRINUSE, because
+// Binds as CRIU's open_inet_sk does (criu/sk-inet.c). Ignores errors other than EADDRINUSE, because
 // CRIU reports them.
 bool IsInUse(const TcpPort& port) {
   UniqueFd fd(::socket(port.family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
@@ -115,7 +115,7 @@ class Freeing {
       std::vector<TcpSocket> sockets = *std::move(listed);
       std::erase_if(sockets, [&](const TcpSocket& socket) { return !Overlap(port, socket); });
       // A live process may hold the port for any length of time, and may own the closed connections
-      // too. So report an error and do not wait.
+      // too. So report an error instead of waiting.
       if (sockets.empty() || std::any_of(sockets.begin(), sockets.end(),
                                          [](const auto& socket) { return !socket.closed(); })) {
         return Held(port, sockets);
@@ -129,8 +129,8 @@ class Freeing {
 
  private:
   // Drops closed connections. Returns true if some may have been dropped. Tries each connection
-  // only once: on some kernels the call succeeds but has no effect for a connection in FIN_WAIT2
-  // that is still a full socket.
+  // only once, because on some kernels the call succeeds without an effect for a connection in
+  // FIN_WAIT2 that is still a full socket.
   Result<bool> Drop(const TcpPort& port, const std::vector<TcpSocket>& sockets) {
     STASIS_TRY(MayGoOn(port));
     const size_t before = dropped_.size();

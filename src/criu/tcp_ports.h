@@ -1,9 +1,9 @@
 // The TCP ports that a restore needs, and conflicts with sockets that occupy them.
 //
-// For a minute after a connection was closed, the side that closed first keeps it in TIME_WAIT.
-// During this time its port can be bound only with SO_REUSEADDR, and only if the closed socket had
-// SO_REUSEADDR too. CRIU sets SO_REUSEADDR on the sockets that it creates. But a connection that
-// the program closed shortly before the dump, or that the dump closed, may not have had it.
+// The side that closes a connection first keeps it in TIME_WAIT for a minute. During this time its
+// port can be bound only with SO_REUSEADDR, and only if the closed socket had SO_REUSEADDR too.
+// CRIU sets SO_REUSEADDR on the sockets that it creates, but a connection that the program closed
+// shortly before the dump, or that the dump closed, may not have had it.
 #pragma once
 
 #include <cstdint>

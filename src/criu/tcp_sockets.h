@@ -25,7 +25,7 @@ struct TcpSocket {
   int state = 0;  // TCP_LISTEN and so on
   TcpAddress address{};
   uint64_t inode = 0;                   // 0 if no process has the socket open
-  std::chrono::milliseconds expires{};  // remaining time of its timer
+  std::chrono::milliseconds expires{};  // remaining time of the socket's timer
   inet_diag_sockid id{};
 
   // Returns true if the program has closed the socket, but the kernel still has it.

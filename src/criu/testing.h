@@ -100,7 +100,7 @@ class Target {
     return Eventually([&] { return Count() > before + 1; });
   }
   // Waits for the whole tree to exit and reaps it. Returns the wait status of the root. A zombie
-  // left here would make a restore fail, because it occupies the pid.
+  // would make a restore fail, because it occupies the pid.
   int Reap() const {
     int root_status = -1, status;
     for (pid_t pid; (pid = TEMP_FAILURE_RETRY(::waitpid(-1, &status, 0))) > 0;) {
@@ -140,8 +140,8 @@ class Target {
   pid_t launcher_ = -1;  // the process that started the target, or the target
 };
 
-// Returns the path of CRIU in the test's environment, or an empty string, for which FindCriu()
-// searches.
+// Returns the path of CRIU from the test's environment, or an empty string, which makes FindCriu()
+// search for CRIU.
 inline std::string ChosenCriu() {
   const char* named = std::getenv("STASIS_CRIU");
   return named == nullptr ? "" : named;

@@ -87,8 +87,8 @@ class SharedSuspend {
   void ReleaseGpu();
   // After the commit: also unlocks the arenas, which keep their data.
   void ReleaseAll();
-  // After the commit: keeps or frees the memory of the arenas, because the data is in an image or
-  // back on its GPU.
+  // Call after the commit, when the data is in an image or back on its GPU. Frees the arenas'
+  // memory, or keeps it for reuse.
   Status ReturnArenas();
 
  private:

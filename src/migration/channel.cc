@@ -71,7 +71,7 @@ Status CheckHead(std::string_view head, const Limits& limits) {
 
 }  // namespace
 
-// The limits of one call. All waits of the channel are here.
+// Applies the limits of one call to all waits of the channel.
 class Channel::Call {
  public:
   Call(const Channel& channel, const objects::CallOptions& options)
@@ -114,7 +114,7 @@ class Channel::Call {
   };
 
   const objects::CallOptions& options_;
-  const Reset reset_;  // runs after the end of stop_, which waits for a running callback
+  const Reset reset_;  // destroyed after stop_, whose destructor waits for a running callback
   const std::stop_callback<Wake> stop_;
 };
 
@@ -130,7 +130,8 @@ Result<std::unique_ptr<Channel>> Channel::Open(UniqueFd input, UniqueFd output,
   return channel;
 }
 
-// Both sides send first. A greeting fits into the buffer of every pipe, so neither blocks.
+// Both sides send before they read. A greeting fits into the buffer of every pipe, so neither side
+// blocks.
 Status Channel::Greet(const objects::CallOptions& options) {
   Call call(*this, options);
   std::string greeting(kMagic);
@@ -272,7 +273,7 @@ Result<size_t> Channel::WriteSome(std::span<const std::string_view> pieces, Call
   }
 }
 
-// `in_message`: the bytes are not the first ones of a message.
+// `in_message` is true if earlier bytes of the same message have been read.
 Status Channel::ReadAll(std::span<char> to, bool in_message, Call& call) {
   for (; !to.empty(); in_message = true) {
     auto got = ReadSome(to, call);
@@ -289,7 +290,7 @@ Result<size_t> Channel::ReadSome(std::span<char> to, Call& call) {
     STASIS_TRY(call.Check());
     const ssize_t got = ::read(input_.get(), to.data(), to.size());
     if (got >= 0) return static_cast<size_t>(got);
-    if (errno == ECONNRESET) return 0;  // closed, with bytes that it had not read
+    if (errno == ECONNRESET) return 0;  // the other side closed it without reading all bytes
     if (errno == EAGAIN) {
       STASIS_TRY(call.Wait(input_.get(), POLLIN));
     } else if (errno != EINTR) {

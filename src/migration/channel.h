@@ -60,15 +60,15 @@ struct Limits {
 // Calls end at their deadline (kDeadlineExceeded) and when a stop is requested (kCancelled). If the
 // other side closes its end, they return kUnavailable.
 //
-// A call that fails within a message leaves the channel broken, because the rest of the message
-// cannot be found again. All later calls then return the same error with the code kUnavailable.
+// A call that fails within a message breaks the channel, because the start of the next message is
+// then unknown. All later calls return the same error with the code kUnavailable.
 //
 // Not thread-safe: one call at a time. The process must ignore SIGPIPE if `output` is a pipe.
 class Channel {
  public:
-  // Takes over the descriptors: pipes, or sockets, of which one may be duplicated. Makes them
-  // non-blocking. Sends the greeting and waits for the other side's. Returns kFailedPrecondition if
-  // the other side sends something else.
+  // Takes ownership of the descriptors: pipes, or sockets, which may be duplicates of one socket.
+  // Makes them non-blocking. Sends the greeting and waits for that of the other side. Returns
+  // kFailedPrecondition if the other side sends something else.
   static Result<std::unique_ptr<Channel>> Open(UniqueFd input, UniqueFd output,
                                                const objects::CallOptions& call);
 
@@ -88,8 +88,8 @@ class Channel {
   // Returns the rest of the payload.
   Result<std::string> ReadPayload(const objects::CallOptions& call);
 
-  // Returns a stop token that stops work here when the other side closes its end. It reads
-  // nothing. The channel must outlive it. Safe to use during calls of the channel.
+  // Returns an object that requests a stop when the other side closes its end. It reads nothing
+  // from the channel, which must outlive it. Safe to use during calls of the channel.
   Result<std::unique_ptr<StopWhenReadable>> StopWhenClosed() const {
     return StopWhenReadable::StartForClose(input_.get());
   }

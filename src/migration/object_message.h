@@ -8,7 +8,7 @@
 
 namespace stasis::migration {
 
-// Types of the frames that carry object messages. Other messages use types outside of this range.
+// Types of the frames that carry object messages. Messages of other kinds use other numbers.
 enum class ObjectMessage : uint16_t {
   kPut = 1,  // payload: the object
   kGet = 2,
@@ -16,7 +16,7 @@ enum class ObjectMessage : uint16_t {
   kList = 4,
   kDelete = 5,
   kRemoveLeftovers = 6,
-  kReply = 7,  // to each of them; payload: the bytes that Get and GetWhole asked for
+  kReply = 7,  // the reply to each of these; payload: the bytes that Get and GetWhole asked for
 };
 
 // Texts are shortened to a few KiB.

@@ -69,8 +69,8 @@ class PipedStore::Turn {
   PipedStore* store_;
 };
 
-// Sends a request and reads the reply. Returns errors of the channel, and replies that contain an
-// error of the other side's store.
+// Reads the reply to a request that was sent. Fails if the channel fails or the reply is invalid. A
+// reply may contain an error of the other side's store.
 Result<wire::ObjectReply> PipedStore::Exchange(const Request& request, const CallOptions& call) {
   STASIS_ASSIGN(const Frame frame,
                 channel_.Receive({kMaxHeaderBytes, request.max_answer_bytes}, call));

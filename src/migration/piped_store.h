@@ -1,4 +1,4 @@
-// An object store on the other side of a channel, where ServeObjectRequest() answers.
+// An object store on the other side of a channel, where ServeObjectRequest() answers the requests.
 #pragma once
 
 #include <condition_variable>
@@ -11,9 +11,10 @@
 
 namespace stasis::migration {
 
-// One call at a time uses the channel; others wait for their turn, within their limits. A call that
-// ends after its request was begun, by an error of the channel, a deadline or a stop, breaks the
-// channel: later calls return kUnavailable. Errors of the other side's store do not.
+// One call at a time uses the channel; others wait for their turn, within their limits. If a call
+// ends after it has begun to send its request, because of an error of the channel, a deadline or a
+// stop, it breaks the channel: later calls return kUnavailable. Errors of the other side's store do
+// not break the channel.
 //
 // Objects and ranges have at most kMaxPayloadBytes (kOutOfRange otherwise). The sink of Get() must
 // not use this store.

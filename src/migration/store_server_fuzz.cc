@@ -1,8 +1,8 @@
 // Fuzzes both sides of a migration's channel: the server of an object store with the input as
-// requests, and its client with the input as replies. Each input is used twice. First it follows
-// the greeting unchanged. Then it is cut into well-formed frames: one byte gives the type of a
-// frame, two bytes the length of its header and two the length of its payload; header and payload
-// follow.
+// requests, and its client with the input as replies. Each input is used twice: first it follows
+// the greeting unchanged, then it is cut into well-formed frames. One byte of it is the type of a
+// frame, two bytes are the length of the header and two the length of the payload; header and
+// payload follow.
 #include "migration/store_server.h"
 
 #include <fcntl.h>

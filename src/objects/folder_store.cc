@@ -22,7 +22,7 @@ namespace {
 
 constexpr char kIncoming[] = "~incoming";
 constexpr size_t kPieceBytes = 1 << 20;
-constexpr size_t kReadBytes = 256 << 10;  // stays in the processor's cache until the sink has it
+constexpr size_t kReadBytes = 256 << 10;  // fits into the processor's cache, for the sink
 constexpr size_t kMaxMountInfoBytes = 16 << 20;
 
 Status CheckLimits(const CallOptions& call) {
@@ -141,11 +141,11 @@ Result<std::vector<Entry>> ReadFolder(const UniqueFd& folder) {
     const std::string name = item->d_name;
     if (name == "." || name == "..") continue;
     if (::fstatat(folder.get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) {
-      if (errno != ENOENT) break;  // a gc must not take an object for absent
+      if (errno != ENOENT) break;  // a gc must not believe that an object does not exist
     } else if (S_ISDIR(st.st_mode)) {
       entries.push_back({name + '/'});
     } else {
-      // Anything but a regular file is listed too, and reported when it is read.
+      // List other types of files too, because reading them reports the problem.
       entries.push_back({name, static_cast<uint64_t>(st.st_size), st.st_mtim.tv_sec});
     }
     errno = 0;

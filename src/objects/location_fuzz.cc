@@ -1,5 +1,5 @@
-// Fuzzes the parsers of locations and keys. A location that is accepted is the same after it is
-// printed and parsed again. Every beginning of a valid key is a valid prefix of a list.
+// Fuzzes the parsers of locations and keys. An accepted location is the same after it is printed
+// and parsed again. Every beginning of a valid key is accepted as a prefix by List().
 #include "objects/location.h"
 
 #include "base/fuzz_input.h"

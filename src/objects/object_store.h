@@ -27,8 +27,8 @@ struct ObjectInfo {
 // One page of the results of List().
 struct ListPage {
   std::vector<ObjectInfo> objects;  // in the byte order of their keys
-  // There may be more objects; pass the last key as `start_after` for the next page. Never set on
-  // an empty page.
+  // If set, there may be more objects: pass the last key as `start_after` for the next page. Never
+  // set on an empty page.
   bool more = false;
 };
 
@@ -94,14 +94,14 @@ class ObjectStore {
   // Deletes an object. Succeeds if the object does not exist.
   virtual Status Delete(const std::string& key, const CallOptions& call = {}) = 0;
 
-  // Removes leftovers of interrupted Put() calls that are older than `older_than`, also those of
-  // other processes and hosts. Returns the number of removed leftovers. A leftover is never visible
-  // as an object.
+  // Removes leftovers of interrupted Put() calls that are older than `older_than`, including those
+  // of other processes and hosts. Returns the number of removed leftovers. A leftover is never
+  // visible as an object.
   virtual Result<uint64_t> RemoveLeftovers(std::chrono::seconds older_than,
                                            const CallOptions& call = {}) = 0;
 
-  // Returns kFailedPrecondition if the store can tell that List() may lack objects that another
-  // host has just put. A caller that deletes objects because no listed object needs them must call
+  // Returns kFailedPrecondition if the store detects that List() may lack objects that another host
+  // has just stored. A caller that deletes objects because no listed object needs them must call
   // this first.
   virtual Status CheckLists() const { return {}; }
 

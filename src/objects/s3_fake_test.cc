@@ -141,7 +141,7 @@ TEST_F(S3FaultTest, RetriesWhatMayPass) {
       EXPECT_SUCCESS(store_->Delete("absent"));
     }
   }
-  EXPECT_GE(store_->counters().retries, 36u);  // libcurl repeats some on a new connection
+  EXPECT_GE(store_->counters().retries, 36u);  // libcurl itself repeats some requests
 }
 
 TEST_F(S3FaultTest, ContinuesABrokenRangeAtAUnit) {
@@ -338,7 +338,7 @@ TEST_F(S3FaultTest, SharesItsConnections) {
   });
   std::set<int> ports;
   for (const auto& entry : Log()) ports.insert(entry[3].get<int>());
-  EXPECT_GE(ports.size(), 2u);  // of two engines
+  EXPECT_GE(ports.size(), 2u);  // each engine has its own connections
   EXPECT_LE(ports.size(), 16u);
 }
 

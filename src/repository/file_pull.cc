@@ -51,7 +51,7 @@ class FilePuller {
  private:
   const store::File& File(uint32_t index) const { return context_.record.manifest.files[index]; }
 
-  // Parts that are zero stay holes.
+  // Creates all files with their full lengths. Parts that are zero stay holes.
   Status CreateFiles() {
     for (const store::File& file : context_.record.manifest.files) {
       STASIS_ASSIGN(UniqueFd fd, writer_.AddFile(file.path));

@@ -7,7 +7,7 @@
 
 namespace stasis::repository {
 
-// Creates all files of the image. Checks each part, and its name if that is known.
+// Creates all files of the image. Checks each part, including its name if the name is known.
 Status PullFiles(const PullContext& context, store::ImageWriter& writer);
 
 }  // namespace stasis::repository

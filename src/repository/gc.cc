@@ -69,10 +69,10 @@ class Collector {
   const GcOptions& options_;
   objects::CallOptions call_;
   RecordClock clock_;
-  std::optional<GcId> id_;  // of its own record, once there is one
+  std::optional<GcId> id_;  // of this gc's record, once it is written
   uint64_t total_ = 0;      // objects to delete
   uint64_t done_ = 0;
-  // A request to delete an object failed, and may still take effect.
+  // A request to delete an object failed but may still take effect.
   bool may_still_delete_ = false;
   std::set<std::string> unknown_;
   GcReport report_;
@@ -125,7 +125,7 @@ Result<Garbage> Collector::List() {
   Garbage garbage;
   STASIS_ASSIGN(const auto packs, repository_.List(kPacksPrefix, call_));
   for (const auto& object : packs) {
-    if (garbage.packs.size() >= kMaxImagePacks) break;  // a later gc goes on
+    if (garbage.packs.size() >= kMaxImagePacks) break;  // a later gc continues
     if (const auto pack = ParsePackKey(object.key)) {
       if (MayDelete(pack->push)) garbage.packs.emplace(*pack, object.bytes);
     } else {
@@ -143,8 +143,8 @@ Result<Garbage> Collector::List() {
   return garbage;
 }
 
-// Removes from `garbage` all that pushes need. A pending record that has disappeared is skipped: it
-// was removed after its image had become visible, or because the push failed.
+// Removes from `garbage` every object that pushes need. A pending record that has disappeared is
+// skipped: it was removed after its image had become visible, or because the push failed.
 Status Collector::ReadPending(Garbage& garbage) {
   report_.pending = 0;
   STASIS_ASSIGN(const auto pending, repository_.List(kPendingPrefix, call_));
@@ -165,7 +165,7 @@ Status Collector::ReadPending(Garbage& garbage) {
   return {};
 }
 
-// Removes from `garbage` all that images need.
+// Removes from `garbage` every object that images need.
 Status Collector::ReadImages(Garbage& garbage) {
   report_.images = 0;
   STASIS_ASSIGN(const auto images, repository_.List(kImagesPrefix, call_));
@@ -219,8 +219,9 @@ Status Collector::Delete(const std::string& key, uint64_t bytes) {
   return {};
 }
 
-// Deletes `garbage` as long as the gc's record is valid, and removes the deleted objects from it.
-// Indexes of names are deleted before those of places, so that no push finds units without a place.
+// Deletes the objects listed in `garbage` as long as the gc's record is valid, and removes them
+// from the list. Deletes indexes of names before those of places, so that no push finds units
+// without a place.
 Status Collector::DeleteWhileValid(Garbage& garbage) {
   while (!garbage.packs.empty() && clock_.IsValid()) {
     const auto [pack, bytes] = *garbage.packs.begin();
@@ -236,8 +237,8 @@ Status Collector::DeleteWhileValid(Garbage& garbage) {
   return {};
 }
 
-// Deletes all garbage. If that takes so long that others could consider the gc's record abandoned,
-// condemns the rest under a new record and looks again.
+// Deletes all garbage. If that takes so long that other processes could consider the gc's record
+// abandoned, condemns the rest under a new record and looks for references again.
 Status Collector::DeleteAll(Garbage& garbage) {
   while (!garbage.empty()) {
     STASIS_TRY(Condemn(garbage));

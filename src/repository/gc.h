@@ -4,14 +4,14 @@
 // The steps, in this order. protocol_model_testing.h checks that each of them is needed;
 // docs/format/repository.md explains why.
 //
-//   remove abandoned   records of pushes and gcs that were killed
-//   list               packs, then indexes
-//   first look         leave out what pending records and images need
-//   condemn            write down what is to be deleted
-//   read pending       leave out what is needed now
-//   read images        and after that, what images need
+//   remove abandoned   remove records of pushes and gcs that were killed
+//   list               list packs, then indexes
+//   first look         keep what pending records and images need
+//   condemn            write a record of what this gc will delete
+//   read pending       keep what pending records need now
+//   read images        then keep what images need now
 //   delete
-//   remove record      its own only
+//   remove record      remove this gc's own record
 #pragma once
 
 #include <chrono>
@@ -41,8 +41,7 @@ struct GcOptions {
   // Records that are older than this were left by killed processes. A time shorter than
   // kRecordAbandoned can lose images if a push or another gc runs.
   std::chrono::nanoseconds abandoned = kRecordAbandoned;
-  // If set, deletes only what these pushes have put: nothing of others, and no records of killed
-  // processes.
+  // If set, deletes only objects that these pushes stored, and no records of killed processes.
   std::optional<std::set<PushId>> only;
   // Maximum age at which the gc relies on its own record. Only tests change it.
   std::chrono::nanoseconds record_valid = kRecordValid;
@@ -55,7 +54,7 @@ struct GcReport {
   uint64_t deleted_bytes = 0;        // of packs and indexes
   uint64_t removed_records = 0;      // of killed pushes and gcs
   uint64_t leftovers = 0;            // of interrupted uploads
-  std::vector<std::string> unknown;  // objects that are not part of the format, at most 100; kept
+  std::vector<std::string> unknown;  // objects outside of the format, never deleted; at most 100
   // Totals of all calls to the same ObjectStore during the gc.
   uint64_t requests = 0;
   uint64_t retries = 0;
@@ -64,9 +63,9 @@ struct GcReport {
   double seconds = 0;
 };
 
-// Deletes nothing if a record of a push or an image cannot be read, because it is then unknown what
-// they need. A damaged record of a push or a gc is removed if it was stored so long ago that its
-// process must have been killed. Returns the error of ObjectStore::CheckLists().
+// Deletes nothing if a record of a push or an image cannot be read, because the objects that it
+// needs are then unknown. A damaged record of a push or a gc is removed if it was stored so long
+// ago that its process must have been killed. Returns the error of ObjectStore::CheckLists().
 Result<GcReport> CollectGarbage(const Repository& repository, const GcOptions& options = {});
 
 }  // namespace stasis::repository

@@ -215,7 +215,7 @@ TEST_F(GcTest, CondemnsAgainWhenItsRecordIsTooOld) {
   objects_.set_hook([&](Method method, const std::string& key) -> Status {
     written += method == Method::kPut && key.starts_with("condemned/") ? 1 : 0;
     if (written < 4) return {};
-    return Fail(Code::kCancelled, "enough");  // otherwise it would go on for ever
+    return Fail(Code::kCancelled, "enough");  // otherwise the gc would never end
   });
   GcOptions options;
   options.record_valid = std::chrono::nanoseconds(0);

@@ -31,14 +31,14 @@ struct ImageRecord {
   // The manifest as it was pushed, but without packs: all runs of ranges and page files are zero
   // units.
   store::Manifest manifest;
-  std::vector<PackId> packs;  // all that the image needs, each once
+  std::vector<PackId> packs;  // every pack that the image needs, each once
   // The runs of each sequence: device ranges, then page files, then files.
   std::vector<std::vector<StoredRun>> sequences;
 
   void AddTo(References& references) const;
 };
 
-// Returns the packs of an image by their pushes, as indexes into ImageRecord::packs.
+// Groups the packs of an image by push. The values are indexes into ImageRecord::packs.
 std::map<PushId, std::vector<uint32_t>> PacksByPush(const ImageRecord& record);
 
 // A sequence of units of an image: a device range, a page file or a file. All units have unit_bytes

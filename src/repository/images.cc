@@ -32,7 +32,7 @@ bool IsFinding(const Error& error) {
          error.code == Code::kInvalidArgument;
 }
 
-// Returns the units of memory: of ranges and page files.
+// Returns the units of all ranges and page files.
 std::vector<StoredUnit> MemoryUnits(const ImageRecord& record) {
   std::vector<StoredUnit> units;
   const auto sequences = SequencesOf(record.manifest);
@@ -205,7 +205,7 @@ Status Verifier::ReadMemory(const ImagePlaces& places, const FetchRange& range) 
   return FetchUnits(repository_, places, range, received, call_);
 }
 
-// Reads a file from its beginning to its end, because its checksums need it in this order.
+// Reads a file in order from its beginning, because its checksums are computed in this order.
 Status Verifier::ReadFile(const ImagePlaces& places, const ImageRecord& record, size_t sequence) {
   const Sequence file = SequencesOf(record.manifest)[sequence];
   FileChecksums checksums(record.manifest.files[file.index], record.manifest.chunk_bytes);
@@ -231,7 +231,7 @@ Status Verifier::ReadFile(const ImagePlaces& places, const ImageRecord& record, 
 
 Status Verifier::ReadUnits(const ImagePlaces& places, const ImageRecord& record) {
   if (options_.names != nullptr) {
-    std::vector<std::string> unread;  // a pull works without them
+    std::vector<std::string> unread;  // ignored, because a pull does not need the names
     STASIS_ASSIGN(names_, ReadPackNames(repository_, record, *options_.names, call_, unread));
   }
   const auto ranges = PlanFetches(places, MemoryUnits(record));

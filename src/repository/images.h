@@ -20,12 +20,12 @@ struct ImageSummary {
   // Set if the record cannot be read; the other fields are then empty.
   std::optional<Error> error;
   Id128 id;
-  int64_t created_unix_ns = 0;  // the dump
+  int64_t created_unix_ns = 0;  // when the image was dumped
   int64_t pushed_unix_ns = 0;
   std::string job;
   std::vector<std::string> command;
   std::string host;
-  uint64_t memory_bytes = 0;  // of the program, with zero units
+  uint64_t memory_bytes = 0;  // of the program, including zero units
   uint64_t device_bytes = 0;  // of GPU memory
   uint64_t packs = 0;
 };
@@ -50,9 +50,10 @@ struct VerifyOptions {
 };
 
 struct VerifyReport {
-  std::vector<std::string> findings;  // empty: the image is intact. At most one for each request
+  std::vector<std::string> findings;  // empty if the image is intact; each request adds at most one
   uint64_t packs = 0;
-  uint64_t bytes = 0;  // of units that were read and are intact; those of files once for each file
+  // Of units that were read and are intact. A unit of several files counts once for each file.
+  uint64_t bytes = 0;
   double seconds = 0;
 };
 

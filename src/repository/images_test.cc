@@ -85,7 +85,7 @@ TEST_F(ImagesTest, AreVerifiedByTheNamesOfUnits) {
   options.names = &names_;
   EXPECT_THAT(MustVerify("llama", options).findings,
               ::testing::Contains(HasSubstr("does not have the name")));
-  const auto others = NamesOf(9);  // cannot tell
+  const auto others = NamesOf(9);  // names by another key cannot be compared
   options.names = &others;
   EXPECT_THAT(MustVerify("llama", options).findings, IsEmpty());
 }

@@ -1,4 +1,4 @@
-// The names of a local image's units, by which a repository recognises units that it has.
+// The names of a local image's units, by which a push finds units that a repository already has.
 #pragma once
 
 #include <cstdint>

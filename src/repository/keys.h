@@ -5,7 +5,7 @@
 //
 //   stasis-key-1 KEY ID
 //
-// KEY is 64 hexadecimal digits. ID is the key's id (MasterKey::id), 32 digits, which also shows a
+// KEY is 64 hexadecimal digits. ID is the key's id (MasterKey::id), 32 digits. It reveals a
 // mistyped or damaged key.
 #pragma once
 

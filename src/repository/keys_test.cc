@@ -21,7 +21,8 @@ MasterKey CountingKey() {
   return MasterKey(bytes);
 }
 
-// The digits are those of bytes 0 to 31; the id is from Python's `cryptography`.
+// The key consists of the bytes 0x00 to 0x1f; its id was computed with Python's `cryptography`
+// package.
 constexpr char kCountingHex[] = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 constexpr char kCountingId[] = "4a842777d7624912ee61fb2538ce6e50";
 

@@ -1,5 +1,5 @@
-// Pushes, deletions and gcs at the same time, each killed before or after a random request. No
-// image may be lost, and after one more gc no byte may be left that no image needs.
+// Runs pushes, deletions and gcs at the same time and kills each of them before or after a random
+// request. No image may be lost. One more gc must then delete everything that no image needs.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ using testing::MemoryStore;
 using testing::NamesOf;
 using testing::TempStore;
 
-// Admits one request at a time, in a random order among all that wait.
+// Admits one request at a time, chosen at random among all that wait.
 class Gate {
  public:
   explicit Gate(uint32_t seed) : random_(seed) {}
@@ -62,8 +62,8 @@ class Gate {
   bool is_busy_ = false;
 };
 
-// The object store of one process, which is killed at its request number `lives`. This request may
-// still reach the store, but returns an error; later ones do not reach it.
+// The object store as seen by one process, which is killed at its request number `lives`. That
+// request may still reach the store, but returns an error. Later requests do not reach the store.
 class MortalStore final : public objects::ObjectStore {
  public:
   MortalStore(MemoryStore& store, Gate& gate, std::optional<unsigned> lives)
@@ -178,7 +178,7 @@ class KillTest : public ::testing::Test {
     std::string victim;
     if (!images.empty()) {
       victim = std::next(images.begin(), static_cast<ptrdiff_t>(random_() % images.size()))->first;
-      images.erase(victim);  // it may or may not exist from now on
+      images.erase(victim);  // from now on the image may or may not exist
     }
     std::vector<uint8_t> pushed(kPushes);
     auto actor = [&](size_t i) -> Status {

@@ -6,7 +6,7 @@ namespace stasis::repository {
 
 namespace {
 
-constexpr uint64_t kLeastUse = 2;  // a pack is worth keeping if one half of it is needed
+constexpr uint64_t kLeastUse = 2;  // a pack is worth keeping if at least one half of it is needed
 
 // Returns whether a search can skip a record: it was removed, is damaged, or has an unknown format.
 bool CanSkip(const Error& error) {
@@ -53,7 +53,7 @@ Result<KnownUnits> KnownUnits::Look(const Repository& repository, const store::U
   return known;
 }
 
-// If names are damaged or foreign, the only effect is that more is uploaded.
+// Damaged or foreign names only have the effect that more units are uploaded.
 Status KnownUnits::AddNames(const Repository& repository, const PushId& push,
                             const store::UnitNaming& naming,
                             const std::map<PackId, uint64_t>& usable,

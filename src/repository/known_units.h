@@ -27,7 +27,7 @@ class KnownUnits {
   };
   KnownUnits() = default;
   // Reads the names of the units of all packs that exist, that no gc has condemned, and whose names
-  // were made with `naming`. Also reads which of these units are needed by images.
+  // were made with `naming`. Also reads which of these units images need.
   static Result<KnownUnits> Look(const Repository& repository, const store::UnitNaming& naming,
                                  const objects::CallOptions& call);
   static Result<KnownUnits> Look(const Repository& repository, const store::UnitNaming& naming,
@@ -43,11 +43,12 @@ class KnownUnits {
   // Returns the object size in bytes of each pack.
   std::map<PackId, uint64_t> ObjectBytes() const;
 
-  // Records that the new image wants a unit.
+  // Records that the new image needs a unit.
   void Want(const Unit& unit);
-  // Call it when all wanted units are recorded. Returns whether the new image may rely on a pack:
-  // only if the new image and the other images together need at least half of the pack. Otherwise
-  // the wanted units are uploaded again, and gc can delete the pack when the other images are gone.
+  // Returns whether the new image may rely on a pack: only if the new image and the other images
+  // together need at least half of it. Otherwise the needed units are uploaded again, and gc can
+  // delete the pack when the other images are gone. Call this after Want() was called for all
+  // needed units.
   bool IsWorthKeeping(uint32_t pack) const;
 
   // Notes for the user about objects that could not be read.
@@ -57,7 +58,7 @@ class KnownUnits {
   struct KnownPack {
     PackId id;
     PackTable table;
-    std::vector<bool> needed;  // by the number of the unit
+    std::vector<bool> needed;  // by unit number
     uint64_t needed_bytes = 0;
   };
   // `usable` has the packs that exist, with the sizes of their objects in bytes.

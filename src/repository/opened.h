@@ -22,13 +22,12 @@ namespace stasis::repository {
 struct Access {
   const Paths& paths;
   KeySettings keys;
-  // Where credentials for S3 are found. The region and profile of a registration replace those
-  // here.
+  // Sources of credentials for S3. A registration's region and profile replace the ones set here.
   objects::s3::CredentialOptions credentials;
-  objects::s3::HttpOptions http = {};  // the registration's certificates replace those here
+  objects::s3::HttpOptions http = {};  // a registration's certificates replace the ones set here
   // Replaces the registration's limit if it is not 0.
   uint64_t max_bytes_per_second = 0;
-  objects::CallOptions call;  // limits of opening
+  objects::CallOptions call;  // limits for opening
   int s3_engines = 0;         // replaces S3Options::engines if it is not 0
 };
 

@@ -20,14 +20,14 @@ namespace stasis::repository {
 using PackNames = std::vector<std::vector<Id128>>;
 
 // Reads the names that were made with the key of `names`. If an index cannot be read, its packs get
-// no names, and its error is added to `unread`. After `max_names` names, the remaining packs get
-// none either, and `unread` says so. Fails only if the call is cancelled.
+// no names, and the error is added to `unread`. Keeps at most `max_names` names: the remaining
+// packs get none, and `unread` gets a note. Fails only if the call is cancelled.
 Result<PackNames> ReadPackNames(const Repository& repository, const ImageRecord& record,
                                 const store::UnitNames& names, const objects::CallOptions& call,
                                 std::vector<std::string>& unread,
                                 uint64_t max_names = kMaxIndexNames);
 
-// Returns kDataLoss if the name of a unit is known and is not that of `plain`, its bytes. Safe to
+// Returns kDataLoss if the unit has a known name and its bytes, `plain`, have another one. Safe to
 // call from any thread.
 Status CheckUnitName(const PackNames& known, const store::UnitNames& names,
                      const ImagePlaces& places, const StoredUnit& stored, std::string_view plain);

@@ -1,4 +1,4 @@
-// Where the units of a push's packs are. Each index of a push begins with such a table
+// Locates the units in a push's packs. Each index of a push begins with such a table
 // (docs/format/repository.md).
 #pragma once
 

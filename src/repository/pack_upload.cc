@@ -15,12 +15,12 @@ namespace {
 
 // A unit is stored uncompressed if compression saves less than this fraction of it.
 constexpr uint32_t kLeastSaving = 16;  // one sixteenth
-// Units are read, checked and sealed in groups of about this size, which stay in the processor's
-// cache meanwhile.
+// Units are read, checked and sealed in groups of about this size, small enough to stay in the
+// processor's cache.
 constexpr uint64_t kSealGroupBytes = 1 << 20;
 
-// Moves a unit to `to`, compressed if that makes it smaller. Returns its stored size. `to` may be
-// the place of the unit in memory, or a place before it.
+// Copies a unit to `to`, compressed if that makes it small enough, and returns its stored size.
+// `to` may be the unit's own address or a lower one.
 uint32_t Store(std::string_view plain, store::Codec codec, char* to) {
   const uint32_t bytes = static_cast<uint32_t>(plain.size());
   if (codec != store::Codec::kNone) {
@@ -46,7 +46,8 @@ Result<PackTable> UploadPack(const Repository& repository, const PackSource& sou
   PackTable table(pack.id.number, sealer->id());
   uint64_t end = 0;  // of the sealed units in the buffer
   for (size_t next = 0; next < pack.items.size();) {
-    // Units are read to the place where they are sealed, with space for a tag after each unit.
+    // Units are read directly into the buffer in which they are sealed in place. Each is followed
+    // by space for its tag.
     std::vector<ImageUnits::Target> targets;
     uint64_t at = end;
     while (next < pack.items.size() && at - end < kSealGroupBytes) {

@@ -20,12 +20,12 @@ struct PackSource {
   const ImageUnits& units;
   const store::UnitNames& names;
   const std::vector<Id128>& expected;        // the name of each item
-  store::Codec codec = store::Codec::kNone;  // of units that become at least a sixteenth smaller
+  store::Codec codec = store::Codec::kNone;  // for units that shrink by at least a sixteenth
 };
 
-// Reads the units of `pack`, checks them and their names, seals them and stores the object with one
-// request. Returns the places of the units in the object. Needs kMaxPackBytes of host memory for
-// each thread that calls it. Safe to call from any thread.
+// Reads the units of `pack`, checks them and their names, seals them, and stores the object with
+// one request. Returns the offsets and lengths of the units in the object. Uses kMaxPackBytes of
+// host memory for each calling thread. Safe to call from any thread.
 Result<PackTable> UploadPack(const Repository& repository, const PackSource& source,
                              const NewPack& pack, const objects::CallOptions& call);
 

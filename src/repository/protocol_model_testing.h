@@ -1,6 +1,6 @@
 // A model of pushes, gcs and a deletion in one repository, and a checker that tries every
-// interleaving of their requests, and killing a process before each request. push.h and gc.h take
-// the same steps under the same names; docs/format/repository.md explains each of them.
+// interleaving of their requests and kills a process before each request. push.h and gc.h use the
+// same names for the same steps; docs/format/repository.md explains each step.
 //
 // The model has an old image, which needs the old pack. A push uploads one pack with data of its
 // own. It either relies on the old pack or includes a copy of its data. A pack and the index of its
@@ -17,7 +17,7 @@
 
 namespace stasis::repository::model {
 
-// A rule of the protocol that is left out.
+// The rule of the protocol that the model leaves out.
 enum class Without : uint8_t {
   kNothing,              // the whole protocol
   kPending,              // a push writes no pending record
@@ -35,7 +35,8 @@ enum class Without : uint8_t {
 using Objects = uint16_t;  // a set: one bit for each object
 inline constexpr Objects kPacks = 0x5555, kIndexes = 0xaaaa;
 inline constexpr Objects kOld = 3;
-// The pack and the index that a push writes. A push has two ids, the second one for its repair.
+// The pack and the index that a push writes. A push has two ids; it uses the second one for its
+// repair.
 constexpr Objects Own(size_t push, unsigned round) {
   return static_cast<Objects>(12u << (4 * push + 2 * round));
 }
@@ -123,7 +124,7 @@ struct Actors {
   size_t pushes = 1;
   size_t gcs = 1;
   bool deletion = true;
-  // Adjacent lists and reads of an actor are one step, which makes larger cases feasible.
+  // Merges adjacent lists and reads of an actor into one step, which makes larger cases feasible.
   bool coarse = false;
 };
 

@@ -142,7 +142,7 @@ Result<PullReport> Puller::Run(const std::string& store, const std::string& loca
   STASIS_ASSIGN(const auto writer, store::ImageWriter::Begin(store, local_name));
   STASIS_ASSIGN(store::Manifest manifest, store::WithSpaceHint(WriteParts(*writer, places), store));
   STASIS_TRY(Commit(*writer, manifest));
-  (void)writer->AfterCommit();  // a sweep removes what this leaves
+  (void)writer->AfterCommit();  // a sweep removes files that this call leaves
   const objects::Counters after = repository_.store().counters();
   report_.path = writer->path();
   report_.fetched_bytes = fetched_;

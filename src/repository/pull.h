@@ -26,18 +26,18 @@ struct PullOptions {
   const store::UnitNames* names = nullptr;
   // How units are written; `uid` is taken from the image.
   store::WriteOptions write;
-  // The key of the local image's origin MAC, from PulledOrigin. Never this installation's own key:
-  // that would say that this installation wrote the memory itself. Without a key the origin is
-  // unknown.
+  // The key of the local image's origin MAC, from PulledOrigin. Never pass this installation's own
+  // key, which would claim that this installation wrote the memory itself. Without a key the origin
+  // is unknown.
   std::optional<store::OriginKey> origin;
   // Leaves out the memory of the GPUs, and sets Manifest::ranges_elsewhere.
   bool without_ranges = false;
   // If set: called with the image's manifest before anything else is read. An error ends the pull.
   std::function<Status(const store::Manifest&)> accept;
-  // Called with the bytes of units that were fetched or linked so far, and with those of all units.
-  // Returns false to cancel.
+  // Called with the bytes of units that were fetched or linked so far, and with the bytes of all
+  // units. Returns false to cancel.
   Progress progress;
-  // Ends the pull, also in the middle of a request.
+  // Ends the pull, even in the middle of a request.
   std::stop_token stop;
   Deadline deadline;
 };

@@ -14,8 +14,8 @@
 namespace stasis::repository {
 
 // Returns the key of the origin MAC of images that the installation with this secret pulled from
-// the repository with this Registration::origin_id. It is independent of the installation's own
-// origin key: such a MAC does not say that this installation wrote the memory.
+// the repository with this Registration::origin_id. The key is independent of the installation's
+// own origin key, so such a MAC does not claim that this installation wrote the memory.
 store::OriginKey PulledOrigin(const BlockSecret& secret, const Id128& origin_id);
 
 // A repository that was added, and the key of images that were pulled from it.
@@ -29,13 +29,15 @@ struct KnownOrigin {
 // trusted.
 Result<std::vector<KnownOrigin>> PulledOrigins(const Paths& paths);
 
-// Returns the keys of images whose units dumps and pulls may use again: the installation's own
-// ones, and those from trusted repositories. Creates the secret if there is none.
+// Returns the keys of images whose units dumps and pulls may reuse: the installation's own key, and
+// the keys of trusted repositories. Creates the secret if there is none.
 //
-// Checking the names of units during a pull is not enough. Everybody who knows the naming secret,
-// such as a holder of the joined master key, can forge a unit with the name of a unit of the user.
+// A pull cannot make other units safe by checking their names: anyone who knows the naming secret,
+// such as a holder of the joined master key, can forge a unit with the name of one of the user's
+// units.
 Result<std::vector<store::OriginKey>> SharableOrigins(const Paths& paths);
-// Returns the keys of all images whose packs' indexes this installation wrote: own and pulled ones.
+// Returns the keys of all images whose packs' indexes this installation wrote: its own images and
+// pulled ones.
 Result<std::vector<store::OriginKey>> IndexedHere(const Paths& paths);
 
 }  // namespace stasis::repository

@@ -74,9 +74,9 @@ class Pusher {
   PushId pending_;        // the name of the pending record
   std::set<PushId> own_;  // pushes of this image
   bool is_pending_ = false;
-  bool is_there_ = false;                   // the repository had this image already
+  bool is_there_ = false;                   // the repository already had this image
   std::map<PackId, PackTable> tables_;      // of own packs
-  std::map<PackId, uint64_t> known_bytes_;  // of the objects of packs that were there
+  std::map<PackId, uint64_t> known_bytes_;  // object sizes of packs that the repository had
   PushReport report_;
 };
 

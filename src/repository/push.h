@@ -7,9 +7,9 @@
 //   write pending   announce what the image will need: from now on no gc condemns it
 //   put packs
 //   put index       of each push: place, then names
-//   ask condemned   is anything that the image needs about to be deleted?
-//   ask present     and after that: is all of it there?
-//   repair          upload what is lost under new names, and go on with "write pending"
+//   ask condemned   check that no gc is about to delete anything that the image needs
+//   ask present     then check that everything that the image needs exists
+//   repair          upload lost units under new names, and continue with "write pending"
 //   publish         write the image's record
 //   remove pending
 #pragma once
@@ -37,17 +37,17 @@ struct PushOptions {
   // The names by which units are recognised. Hosts with the same secret deduplicate with each
   // other.
   const store::UnitNames* names = nullptr;
-  // This installation wrote the image, so the names in its packs' indexes are right. Otherwise they
-  // are computed from the data.
+  // Set if this installation wrote the image, because the names in its packs' indexes are then
+  // right. Otherwise the names are computed from the data.
   bool trusts_index = false;
   store::Codec codec = store::Codec::kNone;
-  // Called with the bytes of units that were uploaded so far, and with those of all units to be
+  // Called with the bytes of units that were uploaded so far, and with the bytes of all units to be
   // uploaded. Returns false to cancel.
   Progress progress;
-  // Called with the id of each push before its objects are put, also if the push fails later. May
-  // be empty.
+  // Called with the id of each push before the push stores objects, even if the push fails later.
+  // May be empty.
   std::function<void(const PushId&)> announced;
-  // Ends the push, also in the middle of a request.
+  // Ends the push, even in the middle of a request.
   std::stop_token stop;
   Deadline deadline;
   // Maximum age at which the push relies on its pending record. Only tests change it.
@@ -55,11 +55,11 @@ struct PushOptions {
 };
 
 struct PushReport {
-  uint64_t image_bytes = 0;  // of different units that are not zero
-  uint64_t known_bytes = 0;  // of those that the repository had
-  uint64_t new_bytes = 0;    // of those that were uploaded, before compression
-  uint64_t packs = 0;        // uploaded
-  uint64_t repairs = 0;      // rounds of uploads because a gc had deleted units
+  uint64_t image_bytes = 0;  // of distinct units that are not zero
+  uint64_t known_bytes = 0;  // of those, in units that the repository had
+  uint64_t new_bytes = 0;    // of units that were uploaded, before compression
+  uint64_t packs = 0;        // number of uploaded packs
+  uint64_t repairs = 0;      // rounds of uploads that replaced units deleted by a gc
   // Totals of all calls to the same ObjectStore during the push.
   uint64_t sent_bytes = 0;
   uint64_t requests = 0;

@@ -26,10 +26,10 @@ class PushPlan {
   // object.
   PushPlan(const ImageUnits& units, const std::vector<Id128>& names, KnownUnits& known);
 
-  // Returns the packs that must be uploaded for all units that have no place, and gives the units
-  // their places there. The packs belong to new pushes.
+  // Assigns every unit that has no place to a new pack. Returns these packs, which must be
+  // uploaded. They belong to new pushes.
   Result<std::vector<NewPack>> PlaceRest();
-  // Removes the places of all units in these packs. PlaceRest then gives them new ones.
+  // Removes the places of all units in these packs. PlaceRest then assigns new ones.
   void Lose(const std::set<PackId>& packs);
 
   // Returns all packs that the image needs.
@@ -37,8 +37,8 @@ class PushPlan {
   // Sets the packs and runs of the image's record.
   void Describe(ImageRecord& image) const;
 
-  uint64_t total_bytes() const { return total_bytes_; }  // of different units
-  uint64_t known_bytes() const { return known_bytes_; }  // of those that need no upload
+  uint64_t total_bytes() const { return total_bytes_; }  // of distinct units
+  uint64_t known_bytes() const { return known_bytes_; }  // of distinct units that need no upload
 
  private:
   static constexpr uint32_t kNone = ~0u;

@@ -38,7 +38,7 @@ TEST_F(PushTest, LeavesOnlyPacksIndexesAndTheImage) {
   EXPECT_EQ(Keys("packs/").size(), 1u);
   EXPECT_EQ(Keys("index/").size(), 2u);
   EXPECT_THAT(Keys("images/"), ::testing::ElementsAre("images/llama"));
-  EXPECT_EQ(Keys().size(), 5u);  // and `repo`
+  EXPECT_EQ(Keys().size(), 5u);  // the four above and `repo`
 }
 
 TEST_F(PushTest, UploadsOnlyWhatIsNew) {
@@ -227,7 +227,7 @@ TEST_F(PushTest, UploadsAgainWhatAGcDeletesMeanwhile) {
   bool collected = false;
   objects_.set_hook([&](Method method, const std::string& key) -> Status {
     if (method != Method::kPut || !key.starts_with("pending/") || collected) return {};
-    collected = true;  // the push has looked, but its pending record is not there yet
+    collected = true;  // the push has looked for units, but has not written its pending record
     EXPECT_TRUE(CollectGarbage(repository_));
     return {};
   });

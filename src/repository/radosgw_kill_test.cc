@@ -1,7 +1,7 @@
-// Pushes, streaming restores and gcs while the S3 server, a radosgw with its objects on a disk, is
-// killed at a random moment. No image may be lost. Each operation either succeeds by its retries,
-// if the server comes back at once, or fails with a message that names the repository and can be
-// repeated. After one more gc no byte is left that no image needs.
+// Kills the S3 server, a radosgw with its objects on a disk, at a random moment of pushes,
+// streaming restores and gcs. No image may be lost. Each operation either succeeds after retries,
+// if the server comes back at once, or fails with a message that names the repository, and can be
+// repeated. One more gc then deletes everything that no image needs.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,10 +39,10 @@ constexpr uint64_t kBytesPerSecond = 48u << 20;
 // How long an operation may continue after the kill if the server is not started again.
 constexpr std::chrono::seconds kPatience{4};
 
-// Kills the server after a delay, on a thread of its own.
+// Kills the server after a delay. Runs in its own thread.
 class Killer {
  public:
-  // With `returns` the server is started again at once; otherwise the destructor starts it.
+  // If `returns` is set, restarts the server at once; otherwise the destructor restarts it.
   Killer(const Radosgw& server, std::chrono::milliseconds delay, bool returns)
       : server_(server), delay_(delay), returns_(returns) {
     auto thread = Thread::Start([this] { Run(); });
@@ -140,7 +140,7 @@ class NightlyRadosgwKillTest : public ::testing::Test {
   }
 
   using Operation = std::function<Status(const Deadline&)>;
-  // Runs an operation, kills the server meanwhile, and repeats the operation if it has failed.
+  // Runs an operation, kills the server while it runs, and repeats the operation if it failed.
   void Disturb(const std::string& what, unsigned max_delay_ms, const Operation& operation) {
     const bool returns = random_() % 2 == 0;
     const auto delay = std::chrono::milliseconds(random_() % max_delay_ms);
@@ -175,7 +175,7 @@ class NightlyRadosgwKillTest : public ::testing::Test {
       EXPECT_THAT(verified->findings, ::testing::IsEmpty()) << name;
     }
   }
-  // Every pack is needed, and there are no records of pushes and gcs.
+  // Expects that images need every pack, and that there are no records of pushes and gcs.
   void ExpectNoGarbage() {
     std::set<std::string> needed, there;
     for (const std::string& name : images_) {

@@ -18,8 +18,8 @@ namespace {
 
 using store::UnitJobs;
 
-constexpr unsigned kStreamThreads = 8;                // in addition to one per processor: they wait
-constexpr uint64_t kMostAtOnce = uint64_t{64} << 20;  // bytes without a request, in one job
+constexpr unsigned kStreamThreads = 8;  // in addition to one per processor, because threads wait
+constexpr uint64_t kMostAtOnce = uint64_t{64} << 20;  // bytes of one job that needs no request
 
 // A stored unit, and a place in an output where it belongs.
 struct WantedUnit {
@@ -37,8 +37,8 @@ struct WantedUnit {
 struct StreamJob {
   enum class Kind : uint8_t { kFetch, kZeros, kPresent };
   Kind kind;
-  UnitJobs::Place first;  // its first place, by which jobs are ordered
-  uint64_t bytes = 0;     // of zeros, or present
+  UnitJobs::Place first;  // the first place that it fills; jobs are sorted by it
+  uint64_t bytes = 0;     // of zeros, or of bytes that are present
   const FetchRange* range = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// Reads the GPU memory of an image from a repository straight to its place.
+// Reads the GPU memory of an image from a repository directly into the destination buffers.
 #pragma once
 
 #include <memory>
@@ -18,15 +18,15 @@ class RangeStream final : public store::RangeSource {
                                                    const std::string& name,
                                                    const objects::CallOptions& call);
 
-  // Each unit is checked by its tag, which binds it to its place in the pack; the record, which is
-  // sealed too, says where in the image it belongs. If an output already has a range of the earlier
-  // image (store::RangeOutput), units that are the same in the same place of both ranges are not
-  // read.
+  // Checks each unit by its tag, which covers the unit's position in the pack. The record, which is
+  // sealed too, gives the unit's position in the image. If an output already holds a range of the
+  // earlier image (store::RangeOutput), units that are the same at the same position of both ranges
+  // are not read.
   Status Read(std::span<const size_t> ranges, std::span<const store::RangeOutput> outputs,
               const store::UnitJobs::Placed& placed,
               const std::function<bool()>& go_on) const override;
 
-  // The earlier image is one of the same repository.
+  // `earlier` must be an image of the same repository.
   void SetEarlier(std::shared_ptr<const ImageRecord> earlier) { earlier_ = std::move(earlier); }
   const std::shared_ptr<const ImageRecord>& record() const { return record_; }
 

@@ -14,7 +14,7 @@ namespace stasis::repository {
 inline int64_t UnixNowNs() { return NowMs() * 1'000'000; }
 
 // Measures how long ago this process wrote a record. Time in which the machine was suspended
-// counts.
+// counts too.
 class RecordClock {
  public:
   explicit RecordClock(std::chrono::nanoseconds valid = kRecordValid) : valid_(valid) {}

@@ -50,7 +50,7 @@ Result<std::vector<std::string>> RegisteredNames(const Paths& paths);
 Result<std::vector<Registration>> ListRegistrations(const Paths& paths);
 // Returns kAlreadyExists if the name is taken, and kInvalidArgument for wrong values.
 Status AddRegistration(const Paths& paths, const Registration& registration);
-// Forgets the name. The repository itself is not changed.
+// Removes the registration. The repository itself is not changed.
 Status RemoveRegistration(const Paths& paths, const std::string& name);
 
 // Checks the values that a user gives: location, endpoint, addressing and so on.

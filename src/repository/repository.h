@@ -66,7 +66,7 @@ class Repository {
   const Sealing& sealing_;
 };
 
-// Returns all that gcs are about to delete. A record that a gc removes meanwhile is ignored.
+// Returns everything that gcs are about to delete. A record that a gc removes meanwhile is ignored.
 Result<References> ReadAllCondemned(const Repository& repository, const objects::CallOptions& call);
 
 }  // namespace stasis::repository

@@ -1,6 +1,6 @@
-// Reads the input as an object of a repository, which is a record with a body. Then corrects
-// envelope and checksum and reads it again, so that most inputs reach the bodies. The kind in the
-// envelope selects the decoder.
+// Reads the input as an object of a repository, which is a record with a body. Then corrects the
+// envelope and the checksum and reads the record again, so that most inputs reach the decoders of
+// bodies. The kind in the envelope selects the decoder.
 #include <cstring>
 #include <string>
 
@@ -14,7 +14,7 @@
 namespace stasis::repository {
 namespace {
 
-// Checks independently the rules on which readers of an accepted table rely.
+// Independently checks the rules that readers of an accepted table rely on.
 void CheckTables(const std::vector<PackTable>& packs) {
   for (const PackTable& pack : packs) {
     FuzzCheck(pack.number() > 0 && pack.number() <= kMaxPushPacks);

@@ -95,7 +95,7 @@ inline std::string WriteImage(const std::string& store, const std::string& name,
   return writer->path();
 }
 
-// Reads all contents of a local image. Verifies it.
+// Verifies a local image and returns all its contents.
 inline Contents ReadImage(const std::string& path) {
   Contents contents;
   auto image = store::ImageReader::Open(path);
@@ -178,7 +178,8 @@ class RepositoryTest : public ::testing::Test {
     EXPECT_TRUE(report) << report.error().ToString();
     return report ? *report : GcReport{};
   }
-  // Removes all that killed processes left, however new it is. Nothing else may run.
+  // Removes everything that killed processes left, regardless of its age. Nothing else may use the
+  // repository meanwhile.
   GcReport MustCollectAll() {
     GcOptions options;
     options.abandoned = std::chrono::nanoseconds(-1'000'000'000);

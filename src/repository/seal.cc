@@ -42,21 +42,20 @@ Status CheckLength(uint64_t plain_bytes) {
 
 }  // namespace
 
-// AES-256-GCM with one key and a context that is reused. Only this file can use it, because its
-// callers must never use a number twice.
+// AES-256-GCM with one key and a reused context. Private to this file, because callers must never
+// use a number twice.
 class Gcm {
  public:
   enum class Direction : uint8_t { kEncrypt, kDecrypt };
   static Result<std::unique_ptr<Gcm>> Create(Direction direction, const SecretBytes& key);
 
-  // Begins a text. Abandons an unfinished one.
+  // Begins a text, and abandons an unfinished one.
   Status Begin(uint64_t number, std::string_view associated);
   // Encrypts or decrypts the next bytes, at most kMaxSealedBytes.
   Status Update(std::string_view in, char* out);
   // Writes the tag of 16 bytes. Only for kEncrypt.
   Status Finish(char* tag);
-  // Returns true if the text and the associated data are those that gave this tag. Only for
-  // kDecrypt.
+  // Returns true if `tag` matches the text and the associated data. Only for kDecrypt.
   bool Verify(std::string_view tag);
 
  private:
@@ -179,7 +178,7 @@ Result<PackOpener> PackOpener::Create(const MasterKey& master, const Id128& pack
   return PackOpener(pack, std::move(gcm));
 }
 
-// The unit is invalid. Clears the decrypted bytes, so that none of them can be taken for data.
+// Rejects the unit. Clears the decrypted bytes, so that none of them can be mistaken for data.
 tl::unexpected<Error> PackOpener::Refuse(const std::string& why) {
   std::fill(plain_.begin(), plain_.end(), '\0');
   begun_ = false;

@@ -22,8 +22,8 @@
 //   associated data     the header, then the object's purpose
 //
 // The key must never encrypt two texts with one nonce, because that reveals both texts and lets
-// anybody forge more. Therefore PackSealer makes the pack's id and the numbers itself, it cannot be
-// copied, and there is no way to go on with a pack that another PackSealer began.
+// anybody forge more. Therefore PackSealer makes the pack's id and the numbers itself, cannot be
+// copied, and cannot continue a pack that another PackSealer began.
 #pragma once
 
 #include <array>
@@ -72,8 +72,8 @@ class PackSealer {
   // does not overlap it. A number is used up even if this fails.
   Result<uint64_t> Seal(std::string_view plain, char* sealed);
 
-  // The same in pieces. Call Begin, then Add until all bytes of the unit have been passed, then
-  // Finish. Begin returns the number, and abandons an unfinished unit.
+  // Seals one unit in pieces. Call Begin, then Add until all bytes of the unit have been passed,
+  // then Finish. Begin returns the number, and abandons an unfinished unit.
   Result<uint64_t> Begin(uint64_t plain_bytes);
   Status Add(std::string_view plain, char* sealed);
   Status Finish(char* tag);
@@ -94,20 +94,21 @@ class PackOpener {
  public:
   static Result<PackOpener> Create(const MasterKey& master, const Id128& pack);
 
-  // Opens one unit into `plain`, which has exactly its length. `sealed` may begin where `plain`
-  // does. Returns kDataLoss if the unit is not the one that was sealed; `plain` is then zero.
+  // Opens one unit into `plain`, which has exactly the unit's length. `sealed` may begin where
+  // `plain` does. Returns kDataLoss if the unit is not the one that was sealed; `plain` is then
+  // zero.
   Status Open(uint64_t number, std::string_view sealed, std::span<char> plain);
 
-  // The same in pieces, from a receive buffer. Call Begin, then Add until missing() is 0, then
-  // Finish. Add writes to `plain`, which has no meaning before Finish has succeeded. A retry begins
-  // the unit again: Begin abandons an unfinished one.
+  // Opens one unit in pieces, from a receive buffer. Call Begin, then Add until missing() is 0,
+  // then Finish. Add writes to `plain`, whose contents are undefined until Finish has succeeded.
+  // For a retry, call Begin again: it abandons an unfinished unit.
   Status Begin(uint64_t number, std::span<char> plain);
   // Returns how many sealed bytes of the unit have not been passed yet.
   uint64_t missing() const;
   // Decrypts the next sealed bytes, at most missing(). The pieces may be of any length.
   Status Add(std::string_view sealed);
-  // Verifies the unit. If it was changed, if it is another one, or if bytes are missing, returns
-  // kDataLoss, and all of `plain` is zero.
+  // Verifies the unit. If it was changed or replaced, or if bytes are missing, returns kDataLoss
+  // and clears `plain`.
   Status Finish();
 
   PackOpener(PackOpener&&) noexcept;
@@ -122,12 +123,12 @@ class PackOpener {
   std::unique_ptr<Gcm> gcm_;
   uint64_t number_ = 0;
   std::span<char> plain_;  // of the unfinished unit
-  uint64_t taken_ = 0;     // sealed bytes of it
+  uint64_t taken_ = 0;     // sealed bytes of that unit
   bool begun_ = false;
   std::array<char, kSealTagBytes> tag_{};
 };
 
-// Seals a small object under a new random id. `purpose` is bound to it: an object that was sealed
+// Seals a small object under a new random id. `purpose` is bound to the object: one that was sealed
 // as "manifest of a" cannot be opened as "manifest of b", wherever a server puts it.
 Result<std::string> SealObject(const MasterKey& master, std::string_view purpose,
                                std::string_view plain);
@@ -140,8 +141,8 @@ Result<std::string> SealObject(const MasterKey& master, std::string_view purpose
 Result<std::string> OpenObject(const MasterKey& master, std::string_view purpose,
                                std::string_view sealed, const std::string& what);
 
-// Seals a text that every Stasis knows. A repository keeps the result, so that a wrong key is
-// reported before anything else is done.
+// Seals a text that is the same in every Stasis. A repository keeps the result, so that a wrong key
+// is reported before anything else is done.
 Result<std::string> SealKnownText(const MasterKey& master);
 // Returns the errors of OpenObject.
 Status CheckKnownText(const MasterKey& master, std::string_view sealed, const std::string& what);

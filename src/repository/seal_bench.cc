@@ -1,4 +1,4 @@
-// Measures encryption and decryption of one thread. The rates depend on the machine, so no test
+// Measures encryption and decryption on one thread. The rates depend on the machine, so no test
 // checks them.
 //
 //   seal_bench [MIB [ROUNDS]]

@@ -203,7 +203,7 @@ TEST(SealTest, AUnitCanBeBegunAgain) {
   EXPECT_EQ(plain, unit);
 }
 
-// Expects that no byte of the unit is reported as good.
+// Expects an error, and that no decrypted byte of the unit is left.
 void ExpectRefused(PackOpener& opener, uint64_t number, std::string_view sealed, size_t size,
                    const std::string& why) {
   std::string plain(size, 'x');

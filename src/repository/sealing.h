@@ -29,10 +29,10 @@ class UnitSealer {
 class UnitOpener {
  public:
   virtual ~UnitOpener() = default;
-  // Begins with the first byte of a unit, and abandons an unfinished one. The unit is opened into
-  // `plain`, which has exactly its length.
+  // Begins a unit, and abandons an unfinished one. The unit is opened into `plain`, which has
+  // exactly the unit's length.
   virtual Status Begin(uint64_t number, std::span<char> plain) = 0;
-  // Takes the next bytes of the sealed unit. The contents of `plain` mean nothing until Finish has
+  // Opens the next bytes of the sealed unit. The contents of `plain` are undefined until Finish has
   // succeeded.
   virtual Status Add(std::string_view sealed) = 0;
   // Returns kDataLoss if the bytes are not the unit that was sealed under this number.

@@ -70,8 +70,8 @@ Result<bool> HasLocalCopy(const std::string& store, const std::string& prefix,
   return here.lower_bound(round) != here.end();
 }
 
-// Returns whether a killed migration can have no more requests on the way. The first call for a
-// note returns false and starts the time.
+// Returns whether no request of a killed migration can still be in flight. The first call for a
+// note returns false and records the current time.
 Result<bool> IsLongAbandoned(const std::string& note, int64_t now_ms) {
   const std::string path = note + "/" + kAbandonedFile;
   struct stat st;
@@ -84,7 +84,7 @@ Result<bool> IsLongAbandoned(const std::string& note, int64_t now_ms) {
   return false;
 }
 
-// Returns the prefix of the images that a note is about.
+// Returns the prefix of the names of the images that a note records.
 std::string PrefixIn(const std::string& note) {
   return note.substr(1, note.rfind(fmt::format(".{}-", store::kSent)) - 1);
 }
@@ -123,7 +123,7 @@ class SentSweep {
     if (!note || !store::LockFolder(note->get(), store::LockKind::kExclusive, name)) return {};
     if (!store::IsSameFolder(store_fd, name, note->get())) return {};
     const auto id = ReadFileAt(note->get(), kRepositoryFile, kMaxIdBytes);
-    // Without its file, the note was left before the first push.
+    // A note without the repository's id was left before the first push.
     const bool is_empty = !id && id.error().code == Code::kNotFound;
     if (!is_empty && (!id || *id != repository_.info().id.Hex())) return {};
     if (!is_empty) {

@@ -1,6 +1,6 @@
 // Images that a migration sends through a repository (stasis migrate --via): PREFIX-1, PREFIX-2, …
-// and PREFIX-last. The migration deletes them at its end. If it is killed, a note in the local
-// store of images is left, and lets a later command delete them:
+// and PREFIX-last. The migration deletes them at its end. If it is killed, a note stays in the
+// local store of images, by which a later command can delete them:
 //
 //   .PREFIX.sent-HEX/repository    the id of the repository
 //   .PREFIX.sent-HEX/abandoned     empty; its time is that of the first sweep that found the note
@@ -27,16 +27,16 @@ inline constexpr std::chrono::minutes kLatePush{10};
 
 class SentImages {
  public:
-  // Makes the note. Call it before the first push. A sweep leaves the images alone while this
-  // object exists.
+  // Creates the note. Call this before the first push. A sweep does not delete the images while
+  // this object exists.
   static Result<SentImages> Begin(const std::string& store, const std::string& prefix,
                                   const Repository& repository);
 
   // A push has failed, so its image may still appear in the repository. Delete() keeps the note.
   void NotePushFailed() { push_failed_ = true; }
 
-  // Deletes the images in the repository, then the note. With `keeps_last`, PREFIX-last stays. The
-  // note stays, for a sweep, if an image is left or may appear, and after an error.
+  // Deletes the images in the repository, then the note. Keeps PREFIX-last if `keeps_last` is set.
+  // Keeps the note, for a sweep, after an error, or if an image is left or may still appear.
   Status Delete(const Repository& repository, bool keeps_last, const objects::CallOptions& call);
 
  private:

@@ -111,7 +111,7 @@ TEST_F(SentImagesTest, TheNewestIsThatOfTheLastRoundIfThereIsNoLastImage) {
   EXPECT_THAT(swept.deleted, ElementsAre("job-moving-1-12")) << "a newer local image is enough";
 }
 
-// A request that was cut may still take effect.
+// An interrupted request may still take effect.
 TEST_F(SentImagesTest, AnImageThatArrivesLateIsDeletedToo) {
   WriteLocal("job-moving-1-last");
   {

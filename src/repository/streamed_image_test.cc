@@ -76,7 +76,7 @@ TEST_F(StreamedImageTest, TheMemoryGoesToItsPlace) {
   }
 }
 
-// The unit is opened to its place again from its start. Units that were complete are not.
+// An interrupted unit is read and opened again from its start. Complete units are not.
 TEST_F(StreamedImageTest, ATransferMayBreakOffWithinAUnit) {
   constexpr int kBreaks = 4;
   const Contents contents = MakeContents(1);

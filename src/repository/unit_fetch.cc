@@ -92,13 +92,13 @@ class UnitSink final : public objects::Sink {
   UnitOpener& opener_;
   const UnitReceived& received_;
   const UnitPlaceOf& place_of_;
-  char* stored_ = nullptr;          // where that unit is opened to
+  char* stored_ = nullptr;          // destination of the current unit's stored bytes
   std::unique_ptr<char[]> buffer_;  // for units without a place, and compressed ones
-  std::unique_ptr<char[]> plain_;   // a unit that was compressed
+  std::unique_ptr<char[]> plain_;   // the current unit, decompressed
   uint64_t position_ = 0;           // in the range
-  size_t next_ = 0;                 // index into range_.units
-  UnitPlace place_;                 // of that unit
-  uint64_t collected_ = 0;          // of its sealed bytes
+  size_t next_ = 0;                 // index of the current unit in range_.units
+  UnitPlace place_;                 // of the current unit
+  uint64_t collected_ = 0;          // sealed bytes of the current unit so far
 };
 
 }  // namespace

@@ -34,10 +34,10 @@ struct FetchRange {
 std::vector<FetchRange> PlanFetches(const ImagePlaces& places,
                                     const std::vector<StoredUnit>& units);
 
-// Takes the bytes of one unit, which are valid during the call only.
+// Receives the bytes of one unit, which are valid during the call only.
 using UnitReceived = std::function<Status(uint32_t unit, std::string_view plain)>;
-// Returns the place to which a unit is decrypted, or nullptr if a buffer is to be used. Not called
-// for compressed units.
+// Returns the address to which a unit is decrypted, or nullptr if a buffer is to be used. Not
+// called for compressed units.
 using UnitPlaceOf = std::function<char*(uint32_t unit)>;
 
 // Fetches the units of a range and calls `received` for each of them once, in order, from one

@@ -14,8 +14,8 @@ namespace {
 using Kind = store::UnitWriter::Kind;
 
 constexpr unsigned kFetchThreads = 2;        // in addition to one per processor
-constexpr size_t kPageBatchBytes = 1 << 20;  // pages that are written together; a block is alone
-constexpr uint64_t kMoreToLookUp = 1 << 20;  // as when the memory of a program is written
+constexpr size_t kPageBatchBytes = 1 << 20;  // pages are written together, blocks one by one
+constexpr uint64_t kMoreToLookUp = 1 << 20;  // as in store/page_writer.cc
 
 class UnitPuller {
  public:
@@ -145,8 +145,8 @@ Status UnitPuller::Add(Batch& batch, uint32_t position, std::string_view plain,
   return {};
 }
 
-// Compares the name of a unit with its known name. If its name was unknown, records it for all
-// positions of the unit, and decides for each whether the unit must be stored.
+// Compares `name` with the unit's known name. If the name was unknown, records it for all positions
+// of the unit, and decides for each position whether the unit must be stored.
 Status UnitPuller::CheckOrDecide(uint32_t position, const Id128& name, std::span<const Wanted> same,
                                  bool& is_new) {
   std::lock_guard lock(mutex_);
@@ -170,7 +170,7 @@ Status UnitPuller::Flush(Batch& batch, const std::vector<Wanted>& wanted) {
   }
   STASIS_TRY(context_.names.Encrypt(names));
   std::vector<uint32_t> fresh;
-  size_t end = 0;  // of the data of new units, which move together
+  size_t end = 0;  // of the data of new units, which is moved to the front
   for (size_t i = 0; i < batch.positions.size(); ++i) {
     const uint32_t position = batch.positions[i];
     const auto [first, last] =
@@ -204,8 +204,8 @@ std::vector<StoredUnit> StoredUnits(const ImageRecord& record, Sequence::Kind ki
   return stored;
 }
 
-// Returns the runs of a sequence in the local image. `position` is the position of its first unit
-// that is not zero, and becomes that of the next sequence.
+// Returns the runs of a sequence in the local image. `position` is the position of the sequence's
+// first unit that is not zero. It is advanced to that of the next sequence.
 Result<std::vector<store::UnitRun>> LocalRuns(store::UnitWriter& units,
                                               const std::vector<StoredRun>& stored,
                                               size_t& position) {

@@ -31,13 +31,14 @@ struct PullContext {
   const store::UnitNames& names;  // of the local store
   const objects::CallOptions& call;
   std::atomic<uint64_t>& done;     // plain bytes fetched or linked
-  std::atomic<uint64_t>& fetched;  // of those, fetched
+  std::atomic<uint64_t>& fetched;  // of those, the bytes that were fetched
   uint64_t total = 0;
   Progress progress;
 };
 
 // Returns the ranges or page files of the image with their runs in the local image's packs, and
-// these packs. Checks each unit, and its name if that is known. `options` must outlive the call.
+// these packs. Checks each unit, including its name if the name is known. `options` must outlive
+// the call.
 Result<store::WrittenUnits> PullUnits(const PullContext& context, store::ImageWriter& writer,
                                       const store::WriteOptions& options, Sequence::Kind kind);
 

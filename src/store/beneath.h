@@ -13,8 +13,8 @@ namespace stasis::store {
 // Opens the folder at a path that the user gave. Follows symbolic links.
 Result<UniqueFd> OpenFolder(const std::string& path);
 
-// openat2(2) with RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, O_CLOEXEC and O_NONBLOCK. Without the last
-// flag, a FIFO in the place of a file would block the caller. Errors have the domain kErrno.
+// Calls openat2(2) with RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, O_CLOEXEC and O_NONBLOCK. Without
+// O_NONBLOCK, a FIFO in the place of a file would block the caller. Errors have the domain kErrno.
 Result<UniqueFd> OpenBeneath(int folder_fd, const std::string& path, int flags, mode_t mode = 0600);
 
 struct OpenedFile {

@@ -14,8 +14,8 @@ using Kind = UnitWriter::Kind;
 
 struct Block {
   std::string_view data;
-  const Id128* hash;  // nullptr: not known
-  bool is_zero;       // known to be zero; false: not known
+  const Id128* hash;  // nullptr if the hash is not known
+  bool is_zero;       // false if it is not known whether the block is zero
 };
 
 Result<std::vector<Block>> CutIntoBlocks(const std::vector<BlockSource>& sources) {

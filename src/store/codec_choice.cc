@@ -12,12 +12,12 @@ constexpr uint64_t kLeastWrites = 4;
 // Smaller writes go to the page cache: their times do not measure the storage.
 constexpr size_t kLeastTimed = 256 << 10;
 
-// While compression does not pay, it is tried from time to time, because the next data may compress
-// better. Trials take at most this share of the time spent on writing.
+// While compression does not save time, it is tried occasionally, because the next data may
+// compress better. Trials take at most this share of the time spent on writing.
 constexpr double kTrials = 1.0 / 64;
 
-// While compression pays, one in this number of extents is stored uncompressed, to measure the
-// storage, and one is compressed with the other codec.
+// While compression saves time, one in this number of extents is stored uncompressed, to measure
+// the storage, and one is compressed with the other codec.
 constexpr uint64_t kOther = 64;
 
 // Weights of the latest measurement in the averages. The weight for compression is large, because

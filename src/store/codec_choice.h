@@ -44,7 +44,7 @@ class CodecChoice {
   uint64_t writes_ = 0;
   double written_seconds_ = 0;
   double tried_seconds_ = 0;  // cost of all trials
-  uint64_t compressed_ = 0;   // extents for which compression paid
+  uint64_t compressed_ = 0;   // extents for which compression saved time
   size_t next_trial_ = 0;
   // Used until the first measurement: typical speeds of a processor of 2020.
   std::array<Seen, 2> seen_{{{Codec::kLz4, 1 / 800e6, 0.6}, {Codec::kZstd, 1 / 400e6, 0.5}}};

@@ -14,14 +14,14 @@ namespace {
 constexpr size_t kBlockBytes = 2 << 20;
 
 struct Machine {
-  double storage;     // bytes a second, of all threads together
-  double one_writer;  // … at most of one of them
+  double storage;     // bytes per second, of all threads together
+  double one_writer;  // bytes per second, of one thread at most
   size_t threads;
-  double lz4, zstd;  // bytes a second of one thread
+  double lz4, zstd;  // bytes per second, of one thread
 };
 
-// Returns the compression ratio of a block with this number: its compressed size divided by its
-// size.
+// Returns the compression ratio of the block with this number: its compressed size divided by its
+// original size.
 using Ratio = std::function<double(size_t block)>;
 
 struct Run {

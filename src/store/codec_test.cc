@@ -62,7 +62,8 @@ TEST_P(CodecTest, AnotherLengthIsRefused) {
 }
 
 // A stream that was forged, or damaged before its checksum was computed, is either rejected or
-// decompresses to exactly this length. The address sanitizer detects accesses outside of the block.
+// decompresses to exactly the block's length. The address sanitizer detects accesses outside of the
+// block.
 TEST_P(CodecTest, CorruptedStreamsStayInsideTheirBlock) {
   constexpr size_t kSize = 20'000;
   constexpr size_t kGuard = 64;

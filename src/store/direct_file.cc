@@ -26,7 +26,7 @@ DirectFile::DirectFile(UniqueFd fd, std::string path) : fd_(std::move(fd)), path
 Status DirectFile::WriteAt(std::string_view data, uint64_t offset) const {
   bool direct = direct_fd_.valid() && data.size() >= kLeastBytes;
   while (!data.empty()) {
-    direct = direct && IsAligned(data, offset);  // a short write ends the alignment
+    direct = direct && IsAligned(data, offset);  // after a short write the rest is not aligned
     const int fd = direct ? direct_fd_.get() : fd_.get();
     const ssize_t written =
         TEMP_FAILURE_RETRY(::pwrite(fd, data.data(), data.size(), static_cast<off_t>(offset)));

@@ -1,6 +1,6 @@
 // A file whose writes bypass the page cache if the file system supports it. The page cache would
-// not help, because the data is not read again soon, and would slow down writes, because only one
-// thread at a time can copy into the cache of a file.
+// not help, because the data is not read again soon. It would also slow down writes, because only
+// one thread at a time can copy into the cache of a file.
 #pragma once
 
 #include <string>

@@ -17,7 +17,8 @@ namespace stasis::store {
 
 namespace {
 
-// Older images are ignored. They have few units that newer ones lack, and each manifest takes time.
+// Older images are ignored. They have few units that newer ones lack, and reading each manifest
+// takes time.
 constexpr size_t kMaxImages = 128;  // their folders are kept open
 
 // Packs of other users are never shared.

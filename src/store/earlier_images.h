@@ -43,7 +43,7 @@ class EarlierImages {
   size_t size() const { return images_.size(); }
   EarlierImage& operator[](size_t index) { return images_[index]; }
   const EarlierImage& operator[](size_t index) const { return images_[index]; }
-  // Returns whether an image that was found still has its name.
+  // Returns whether the image with this index still exists under its name.
   bool IsStillThere(size_t index) const;
 
  private:
@@ -51,8 +51,8 @@ class EarlierImages {
   std::vector<EarlierImage> images_;
 };
 
-// Finds the file of an image's pack. Returns nullopt if it is missing, belongs to another user, or
-// has another length.
+// FindPackFile finds the file of an image's pack. It returns nullopt if the file is missing,
+// belongs to another user, or has another length.
 struct EarlierPackFile {
   FileId file;
   uint64_t occupied_bytes;  // on the disk

@@ -16,8 +16,9 @@ namespace stasis::store {
 
 class EarlierUnits {
  public:
-  // Reads packs of this unit size, in the order of EarlierImages, until they have `enough` units.
-  // The packs are not kept open, because there may be more of them than a process can open.
+  // Reads the indexes of packs of this unit size, in the order of EarlierImages, until they list
+  // `enough` units. The packs are not kept open, because there may be more of them than a process
+  // can open.
   static Result<EarlierUnits> Look(const std::string& store, const EarlierQuery& query,
                                    uint32_t unit_bytes, uint64_t enough);
   EarlierUnits() = default;

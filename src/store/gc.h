@@ -19,15 +19,15 @@ struct GcReport {
   uint64_t images = 0;
   uint64_t packs = 0;         // different files
   uint64_t references = 0;    // runs of units in the images' manifests
-  uint64_t freed_units = 0;   // blocks and pages that are holes now
+  uint64_t freed_units = 0;   // blocks and pages that have become holes
   uint64_t freed_bytes = 0;   // on the disk
-  uint64_t unused_bytes = 0;  // needed by no image, but could not be freed
+  uint64_t unused_bytes = 0;  // of units that no image needs, but that could not be freed
   struct Skipped {
     std::string path;  // below the store
     std::string why;
     bool busy = false;  // a later run may succeed
   };
-  std::vector<Skipped> skipped;  // packs that could not be freed, or only in part
+  std::vector<Skipped> skipped;  // packs that were not freed, or only in part
 };
 
 struct GcOptions {

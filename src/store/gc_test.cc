@@ -1,5 +1,5 @@
-// gc frees exactly the units that no image needs, also during deletions and dumps and when it is
-// killed.
+// gc frees exactly the units that no image needs, even while images are deleted and dumped, and
+// even when it is killed.
 #include "store/gc.h"
 
 #include <fcntl.h>
@@ -48,8 +48,8 @@ TEST_F(SharedUnitsTest, GcFreesExactlyWhatNoImageRefersTo) {
   EXPECT_EQ(Occupied(), 0u);
 }
 
-// The cost grows with the number of references in the manifests, not with this number times the
-// number of packs.
+// The cost of gc grows with the number of references in the manifests, but not with this number
+// times the number of packs.
 TEST_F(SharedUnitsTest, GcLooksAtEachReferenceOnce) {
   std::string memory = Memory(1);
   constexpr uint32_t kImages = 4;

@@ -1,5 +1,5 @@
-// The folder of an image: its valid names, and the hidden names and locks that are used while an
-// image is written, deleted or restored:
+// The folder of an image: the rules for its name, and the hidden names and locks that are used
+// while an image is written, deleted or restored:
 //
 //   .NAME.partial-HEX        being written (image_writer.h)
 //   .NAME.partial-HEX.late   files that CRIU wrote too late to be part of the image
@@ -36,8 +36,9 @@ inline constexpr char kMoving[] = "moving";
 inline constexpr char kSent[] = "sent";
 // Returns a new hidden name.
 Result<std::string> HiddenName(const std::string& name, const char* purpose);
-// Returns whether `name` is a hidden name of Stasis, and for `purpose` if that is not empty.
-// Without a purpose, kSent does not count: only what deletes the images may remove such a folder.
+// Returns whether `name` is a hidden name of Stasis with this purpose. An empty `purpose` matches
+// every purpose except kSent, because only the code that deletes the images in the repository may
+// remove such a folder.
 bool IsHiddenName(std::string_view name, std::string_view purpose = {});
 
 enum class LockKind : uint8_t { kShared, kExclusive };
@@ -50,7 +51,7 @@ bool IsSameFolder(int parent_fd, const std::string& name, int folder_fd);
 Status RenameNoReplace(int store_fd, const std::string& from, const std::string& to);
 
 // Creates a hidden folder of mode 0700 and takes the shared lock on it. Tries another name if a
-// sweep removes the folder before it is locked. Calls `before` with each path before it exists.
+// sweep removes the folder before it is locked. Calls `before` with each path before creating it.
 struct Hidden {
   std::string name;
   UniqueFd fd;
@@ -73,8 +74,8 @@ Result<T> WithSpaceHint(Result<T> result, const std::string& path) {
   return result;
 }
 
-// Returns `most`, or an eighth of the limit on open files if that is less, because several parts of
-// a program may each keep that many files open.
+// Returns `most`, or an eighth of the limit on open files if that is less. Several components may
+// each keep this many files open.
 size_t BoundedByOpenFiles(size_t most);
 
 }  // namespace stasis::store

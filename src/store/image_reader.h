@@ -1,5 +1,5 @@
 // Reads an image. Open reads only the manifest; Verify reads all files. No other stasis process can
-// delete an open image. Safe to use from several threads.
+// delete an open image, unless Deletion::kAllowed is chosen. Safe to use from several threads.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct Finding {
 };
 
 struct VerifyReport {
-  std::vector<Finding> findings;  // damaged and missing files by path, then additional ones
+  std::vector<Finding> findings;  // damaged and missing files by path, then additional files
   uint64_t files = 0;
   uint64_t bytes = 0;  // read and compared
   double seconds = 0;

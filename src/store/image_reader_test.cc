@@ -160,9 +160,9 @@ TEST_F(ReaderTest, ALaterVersionIsToldFromDamage) {
   EXPECT_EQ(error.hint, "Use a newer Stasis.");
   EXPECT_EQ(reseal(8, 0).code, Code::kUnimplemented);
   EXPECT_EQ(reseal(24, 8).code, Code::kUnimplemented);
-  EXPECT_EQ(reseal(24, 4).code, Code::kInvalidArgument);  // known, and not used here
-  EXPECT_EQ(reseal(24, 2).code, Code::kDataLoss);         // a MAC that is not there
-  EXPECT_EQ(reseal(24, 1).code, Code::kInvalidArgument);  // known, and not used here
+  EXPECT_EQ(reseal(24, 4).code, Code::kInvalidArgument);  // known, but not used by this image
+  EXPECT_EQ(reseal(24, 2).code, Code::kDataLoss);         // a MAC that is missing
+  EXPECT_EQ(reseal(24, 1).code, Code::kInvalidArgument);  // known, but not used by this image
   EXPECT_EQ(reseal(12, 33).code, Code::kDataLoss);
   EXPECT_EQ(reseal(16, 1).code, Code::kDataLoss);
 }

@@ -21,10 +21,11 @@ struct ImageReference {
 // Creates FOLDER/reference.json and, if it is missing, FOLDER.
 Status WriteReference(const std::string& folder, const ImageReference& reference);
 
-// Returns the path of the image that FOLDER/reference.json names: the recorded path or, because the
-// store may be at another path on this machine, its name in `store`. Without such a file returns
-// FOLDER itself. Returns kNotFound if the image is at neither place, kDataLoss if the file is
-// damaged, and kUnimplemented for a format of a later version.
+// Returns the path of the image that FOLDER/reference.json names. This is the recorded path or, if
+// the image is not there, the same name in `store`, because the store may be at another path on
+// this machine. Returns FOLDER itself if there is no such file, kNotFound if the image is at
+// neither path, kDataLoss if the file is damaged, and kUnimplemented for a format of a later
+// version.
 Result<std::string> FollowReference(const std::string& folder, const std::string& store);
 
 }  // namespace stasis::store

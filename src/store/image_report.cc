@@ -17,7 +17,8 @@ constexpr const char* kStateNames[] = {"none", "running", "locked", "checkpointe
 constexpr const char* kOrigins[] = {"own", "changed", "other", "unknown"};
 static_assert(std::size(kOrigins) == static_cast<size_t>(Origin::kUnknown) + 1);
 
-// Replaces bytes that are not UTF-8: names of programs are bytes, and JSON must be UTF-8.
+// Replaces bytes that are not UTF-8, because names of programs are arbitrary bytes and JSON must be
+// UTF-8.
 json Text(const std::string& text) {
   return json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace));
 }

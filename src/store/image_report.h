@@ -19,8 +19,8 @@ const char* OriginName(Origin origin);
 // `key` is the origin key of the user who reads the report, or nullptr. With the key, the report
 // shows whether this user wrote the image.
 nlohmann::json InspectJson(const ImageReader& image, const OriginKey* key = nullptr);
-// The same for an image that is not in a folder of this machine; its origin is unknown. `path` is
-// its name for the user.
+// Describes an image that is not in a folder of this machine. Its origin is unknown. `path` is the
+// name that the report shows.
 nlohmann::json InspectJson(const Manifest& manifest, const std::string& path);
 
 }  // namespace stasis::store

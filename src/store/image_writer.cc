@@ -51,7 +51,7 @@ struct ImageWriter::Step {
 };
 
 // The order makes the commit atomic: the manifest is written after all files that it describes, and
-// the rename follows after all of them are on the disk.
+// the image is renamed after all of them are on the disk.
 const ImageWriter::Step ImageWriter::kSteps[] = {
     {"take CRIU's files", &ImageWriter::TakeCpuFiles},
     {"set late files aside", &ImageWriter::SetLateFilesAside},
@@ -101,7 +101,7 @@ Status ImageWriter::CreatePartial() {
 
 ImageWriter::~ImageWriter() {
   if (committed_) {
-    (void)AfterCommit();  // a sweep removes files that this leaves
+    (void)AfterCommit();  // a sweep removes files that this call leaves
   } else {
     (void)Abort();
   }
@@ -204,8 +204,8 @@ Status ImageWriter::Commit(Manifest& manifest, const CommitOptions& options) {
     if (options.before_step) status = options.before_step(step.name);
     if (status) status = (this->*step.run)(commitment);
     if (status) continue;
-    // If the last step failed, the image is already published and must be hidden again. After the
-    // sync, a power failure cannot bring back its name when Abort has removed files.
+    // If the last step failed, the image is already published and must be hidden again. The sync
+    // ensures that a power failure does not bring back its name after Abort has removed files.
     if (committed_) {
       Status undone = RenameNoReplace(store_fd_.get(), name_, partial_);
       if (undone) {
@@ -362,7 +362,7 @@ Status ImageWriter::SyncFiles(Commitment& commitment) {
   // Syncing a file again costs almost nothing.
   for (const Pack& pack : commitment.manifest.packs) paths.push_back(pack.path());
   uint64_t total = commitment.manifest.TotalBytes();
-  // All bytes are counted already. The callback only checks whether to cancel.
+  // All bytes have been counted already, so the callback only checks whether to cancel.
   return SyncAll(partial_fd_.get(), paths, [&](uint64_t, uint64_t) {
     const Progress& progress = commitment.options.progress;
     return !progress || progress(total, total);

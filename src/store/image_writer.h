@@ -31,8 +31,8 @@
 namespace stasis::store {
 
 struct CommitOptions {
-  // Called with the bytes checksummed. Can cancel while files are checksummed and synced, but not
-  // later.
+  // Called with the number of bytes whose checksums were computed. Can cancel while files are
+  // checksummed and synced, but not later.
   Progress progress;
   // Called with the name of each step before the step. An error makes the step fail without running
   // it. For tests, which return an error, block or kill the process there.
@@ -54,8 +54,8 @@ struct RemovalOptions {
 
 class ImageWriter {
  public:
-  // Creates the store if it is missing. Returns kAlreadyExists if `name` is taken, kInvalidArgument
-  // if it is not a valid name.
+  // Creates the store if it is missing. Returns kAlreadyExists if the name is taken, and
+  // kInvalidArgument if it is not valid.
   static Result<std::unique_ptr<ImageWriter>> Begin(const std::string& store,
                                                     const std::string& name);
   // Calls Abort if the image was not committed.
@@ -106,12 +106,12 @@ class ImageWriter {
   // Returns the names of the steps of Commit, for tests that make each of them fail.
   static std::vector<std::string_view> CommitSteps();
 
-  // Removes the files that CRIU wrote after Commit. Call it when CRIU has exited.
+  // Removes the files that CRIU wrote after Commit. Call this when CRIU has exited.
   Status AfterCommit(const RemovalOptions& options = {});
   // Removes everything that was not committed, even if a forked process was killed during Commit.
-  // The rename of that process may still be pending in the kernel or on a file server. The manifest
-  // is removed first, so that a pending rename cannot publish an image. Can be called again after a
-  // failure.
+  // The rename of that process may still be pending in the kernel or on a file server. Therefore
+  // the manifest is removed first, so that a pending rename cannot publish an image. Can be called
+  // again after a failure.
   Status Abort(const RemovalOptions& options = {});
   // The hidden folders. Abort removes both, AfterCommit only the second.
   std::string partial_path() const { return store_ + "/" + partial_; }

@@ -59,7 +59,7 @@ struct Process {
   pid_t pgid = 0;
   pid_t sid = 0;
 
-  // The process id that the process has after a restore.
+  // The process id after a restore.
   pid_t restored_pid() const { return namespace_pid != 0 ? namespace_pid : pid; }
   bool is_cuda() const { return recorded_state != GpuState::kNone; }
 };
@@ -68,7 +68,7 @@ struct Gpu {
   std::string uuid;
   std::string name;
   uint64_t total_bytes = 0;
-  uint64_t used_bytes = 0;  // by the job; a restore needs as much
+  uint64_t used_bytes = 0;  // by the program; a restore needs the same amount
 };
 
 struct External {

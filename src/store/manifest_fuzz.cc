@@ -27,7 +27,7 @@ uint64_t CheckRuns(const Manifest& manifest, const std::vector<UnitRun>& runs,
   return units;
 }
 
-// Checks independently the rules on which the rest of Stasis relies after a manifest was accepted.
+// Independently checks the rules that the rest of Stasis relies on once a manifest is accepted.
 void CheckTrusted(const Manifest& manifest) {
   for (const File& file : manifest.files) {
     FuzzCheck(!file.path.ends_with("/.") && !file.path.ends_with("/.."));

@@ -1,5 +1,5 @@
-// A compact hash table from names to numbers, with six to twelve bytes for an entry. It does not
-// store the names; a function of the caller returns the name of a number.
+// A compact hash table from names to numbers, with six to twelve bytes for each entry. It does not
+// store the names: a function of the caller returns the name that belongs to a number.
 #pragma once
 
 #include <bit>

@@ -40,7 +40,8 @@ Origin OriginIn(const std::string& image, const OriginKey* key) {
   return (*reader)->OriginBy(key);
 }
 
-// The numbers are from Python's hmac, by the rules of docs/format/image.md.
+// The expected values were computed with Python's hmac module, by the rules of
+// docs/format/image.md.
 TEST(OriginTest, TheMacIsTheOneOfTheFormat) {
   const OriginKey key(Secret(0));
   const Sha256Digest digest = Sha256("abc");

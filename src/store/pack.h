@@ -19,11 +19,11 @@ namespace stasis::store {
 // Several threads may call Append at once.
 class PackWriter {
  public:
-  // Takes a new, empty file; ImageWriter::AddPack creates one. `path` names it in errors.
+  // `fd` is a new, empty file; ImageWriter::AddPack creates one. `path` names it in errors.
   PackWriter(UniqueFd fd, std::string path, const Id128& id, uint32_t unit_bytes);
 
-  // Appends an extent. `stored` has the `logical_bytes` bytes of its units, compressed with
-  // `codec`. Returns the number of its first unit.
+  // Appends an extent. `stored` contains its units, of `logical_bytes` bytes together, compressed
+  // with `codec`. Returns the number of its first unit.
   Result<uint32_t> Append(std::span<const PackUnit> units, std::string_view stored,
                           uint64_t logical_bytes, Codec codec);
   // Writes the index, but leaves the sync to ImageWriter::Commit. No other thread may append

@@ -243,7 +243,7 @@ Result<PackIndex> ReadPackIndex(int fd, uint64_t size_bytes, const std::string& 
   ChecksumStream checksum;
   uint64_t offset = index.body_bytes;
   uint64_t units = 0;
-  Status broken;  // of the first invalid entry; a wrong checksum is reported in its place
+  Status broken;  // of the first invalid entry; a wrong checksum takes precedence
   index.extents.reserve(footer.extents);
   STASIS_TRY(ForEachEntry(fd, what, offset, footer.extents, kExtentEntryBytes, checksum,
                           [&](std::string_view entry) {

@@ -1,10 +1,10 @@
 // The layout of a pack: units of memory in extents, and an index at the end of the file, which
-// locates each unit. docs/format/image.md has the byte tables. A unit is a block of 2 MiB, which
-// one direct read returns, or a page of 4 KiB; an extent then has many pages. A pack has no header,
-// so appending an index turns a file of CRIU into a pack.
+// locates each unit. docs/format/image.md has the byte tables. A unit is a block of 2 MiB, which is
+// read with one direct read, or a page of 4 KiB, of which an extent contains many. A pack has no
+// header, so appending an index turns a file of CRIU into a pack.
 //
 // The number of a unit is its position in the index. A finished pack never changes, except that gc
-// punches holes in the place of units that no image needs.
+// punches holes where units were that no image needs.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace stasis::store {
 
 struct Extent {
   uint64_t offset = 0;         // in the file, a multiple of 4096
-  uint64_t stored_bytes = 0;   // equal to logical_bytes without a codec, else fewer
+  uint64_t stored_bytes = 0;   // equal to logical_bytes without a codec, otherwise less
   uint64_t logical_bytes = 0;  // of its units; only the last unit may be short
   uint32_t units = 0;
   Codec codec = Codec::kNone;

@@ -54,7 +54,7 @@ Result<bool> PackLinker::TryLink(uint32_t index, NeededUnits& needed, Pack& link
   uint32_t image = *needed.images.begin();
   auto opened = writer_.LinkPack(earlier_.image(image).folder.get(), pack.pack, pack.file);
   if (!opened) {
-    // All other errors mean that the pack is gone or gc is working on it.
+    // All other errors mean that the pack no longer exists or that gc is working on it.
     if (CannotShare(opened.error()) && notes_.empty()) {
       notes_.push_back("a part of the memory is in an earlier image but was written again: " +
                        opened.error().ToString());

@@ -39,8 +39,9 @@ class PackLinker {
         in_parallel_(std::move(in_parallel)),
         check_budget_(options.always_check_bytes) {}
 
-  // Links the undamaged packs from which the image needs enough units, the most needed ones first.
-  // `needed` has an entry for each earlier pack. Fails only if the options' progress cancels.
+  // Links the undamaged packs from which the image needs enough units, the most needed packs first.
+  // `needed` has an entry for each earlier pack. Fails only if the options' progress function
+  // cancels.
   Status Link(std::vector<NeededUnits>& needed, uint64_t looked_bytes);
 
   // The records of the linked packs for the manifest.

@@ -24,7 +24,7 @@ namespace {
 
 using Kind = UnitWriter::Kind;
 
-constexpr size_t kPieceBytes = 1 << 20;  // read, and written, at once
+constexpr size_t kPieceBytes = 1 << 20;  // read and written at once
 constexpr size_t kPiecePages = kPieceBytes / kPageBytes;
 constexpr size_t kCompressedPages = 64;  // compressed together
 
@@ -33,7 +33,7 @@ constexpr size_t kCompressedPages = 64;  // compressed together
 constexpr uint64_t kLeastInPlace = 16 << 20;
 constexpr size_t kMostlyNew = 4;
 
-constexpr size_t kMaxRuns = 2'000'000;  // of an image; they are in the manifest
+constexpr size_t kMaxRuns = 2'000'000;  // of one image, because the manifest contains them
 // The indexes of earlier images are read until they list this many pages, plus four times the pages
 // of the new image.
 constexpr uint64_t kMoreToLookUp = 1 << 20;
@@ -61,8 +61,8 @@ bool IsPagesFile(const std::string& name) {
   return !number.empty() && number.find_first_not_of("0123456789") == number.npos;
 }
 
-// Returns the files whose size is a multiple of the page size; others stay files of the image. Adds
-// a note and returns no files if there are more pages than one pack can have.
+// Returns the files whose size is a multiple of the page size; all others stay files of the image.
+// If there are more pages than one pack can have, adds a note and returns no files.
 Result<std::vector<PageSource>> OpenPageSources(const ImageWriter& writer,
                                                 std::vector<std::string>& notes) {
   (void)RaiseDescriptorLimit();  // a program has a file for each process

@@ -14,9 +14,10 @@
 
 namespace stasis::store {
 
-// Call it when CRIU has closed its files, before Commit; another thread may write blocks meanwhile.
-// kAuto does not compress pages, because the storage rarely limits the speed of writing CPU memory.
-// Memory of more than 64 GiB, or with too many runs, stays in CRIU's files; a note tells the user.
+// Call this when CRIU has closed its files, before Commit. Another thread may write blocks
+// meanwhile. kAuto does not compress pages, because the storage rarely limits the speed of writing
+// CPU memory. Memory of more than 64 GiB, or with too many runs, stays in CRIU's files, and a note
+// reports this.
 Result<WrittenUnits> WritePages(ImageWriter& writer, const UnitNames& names,
                                 const WriteOptions& options);
 

@@ -101,8 +101,8 @@ TEST_F(PageWriterTest, ASecondImageStoresThePagesThatChangedWhereverTheyLie) {
   EXPECT_EQ(last_.stored_bytes, 3 * kPage);
   EXPECT_EQ(last_.shared_bytes, 499 * kPage);
   auto reader = ImageReader::Open(store_ / "b");
-  // There are four runs, and one more for each place in the first image's pack where the pages of
-  // two threads adjoin.
+  // There are four runs, and one more for each position in the first image's pack where the pages
+  // of two threads meet.
   EXPECT_LE((*reader)->manifest().page_files[0].runs.size(), 8u);
   reader->reset();
   ExpectIntact("a", first);

@@ -50,8 +50,8 @@ TEST_F(SharedUnitsTest, ZerosAndRepetitionsAreStoredOnceOrNever) {
   ExpectIntact("b", nothing);
 }
 
-// The caller may give hashes. Then zero blocks and blocks that an earlier image has are not read.
-// Blocks that are written are hashed again.
+// The caller may pass hashes. Then zero blocks and blocks that an earlier image has are not read,
+// and blocks that are written are hashed again.
 TEST_F(SharedUnitsTest, HashesMayBeGivenButNoBlockIsWrittenUnchecked) {
   const std::string memory = Memory(1, 4);
   std::vector<Id128> hashes;

@@ -50,7 +50,7 @@ std::string NameIn(const std::string& hidden, std::string_view purpose) {
   return hidden.substr(1, hidden.rfind(fmt::format(".{}-", purpose)) - 1);
 }
 
-// Returns the number of the round in the name of an image of a migration; 0 if it is not one.
+// Returns the number of the round in the name of a migration's image, or 0 if the name has none.
 unsigned long RoundIn(const std::string& prefix, const std::string& image) {
   if (!image.starts_with(prefix + "-")) return 0;
   const std::string number = image.substr(prefix.size() + 1);

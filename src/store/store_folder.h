@@ -30,9 +30,9 @@ Result<std::vector<std::string>> SweepPartials(
     const std::string& store, std::string_view purpose = {},
     const std::function<void(const std::string& folder)>& at_work = nullptr);
 
-// Waits until no process holds the lock of a hidden folder of the image. A killed command's helper
-// processes hold these locks until they have ended too. The wait is not limited: this must run
-// inside AskBounded.
+// Waits until no process holds the lock of a hidden folder of the image. The helper processes of a
+// killed command hold these locks until they have ended too. The wait has no time limit, so call
+// this inside AskBounded.
 Status AwaitPartialsOf(const std::string& store, const std::string& image_name);
 
 // Hides the image with one rename, then removes it. Returns kInvalidArgument if `path` is not an

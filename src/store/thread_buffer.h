@@ -11,8 +11,8 @@
 
 namespace stasis::store {
 
-// Declare it `thread_local`. It is aligned for direct reads and writes. A large buffer is in huge
-// pages if the system has them, so that its first use causes few page faults.
+// Declare the variable `thread_local`. The buffer is aligned for direct reads and writes. A large
+// buffer is in huge pages if the system has them, so that its first use causes few page faults.
 template <size_t kBytes>
 class ThreadBuffer {
  public:

@@ -23,8 +23,8 @@ class UnitJobs {
   // Adds zeros, which are not in any pack.
   void AddZeros(uint64_t bytes, uint32_t output, uint64_t at);
 
-  // Must be called after all units have been added. Sorts the work items by pack, for sequential
-  // reads, or by output.
+  // The order of the work items: by pack, for sequential reads, or by output. Call Plan after all
+  // units have been added.
   enum class Order : uint8_t { kPacks, kOutputs };
   void Plan(Order order);
 
@@ -32,7 +32,7 @@ class UnitJobs {
   uint32_t PackOf(size_t job) const { return pieces_[jobs_[job].begin].pack; }
   uint64_t BytesOf(size_t job) const { return jobs_[job].bytes; }
   // Returns true if any unit added from this pack lies at least partly in a hole of its file. Only
-  // gc makes holes; a unit has none when it is written.
+  // gc makes holes: a newly written unit has none.
   bool AnyIsHole(uint32_t pack) const;
 
   // An offset in one of the outputs.
@@ -68,11 +68,11 @@ class UnitJobs {
     Place to;
     uint64_t bytes;        // logical
     uint64_t offset;       // in the pack; for a compressed extent, of the extent
-    uint64_t end;          // likewise, with the padding if the piece ends the extent
+    uint64_t end;          // end in the pack, including the padding if the piece ends the extent
     const Extent* extent;  // nullptr: zeros
     bool is_compressed() const { return extent != nullptr && extent->is_compressed(); }
   };
-  // A work item: pieces that one request reads. `offset` and `bytes` locate the part of the pack
+  // A work item: pieces that one request reads. `offset` and `bytes` describe the part of the pack
   // from the first piece to the last.
   struct Job {
     size_t begin;  // of pieces_

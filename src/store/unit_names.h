@@ -23,7 +23,7 @@ class UnitNames {
 
   // The key of the hash, which also identifies these names in a manifest.
   const BlockKey& key() const { return key_; }
-  // Turns hashes into unit names. Call it for many at once: each call expands the AES key.
+  // Turns hashes into unit names. Pass many hashes at once, because each call expands the AES key.
   Status Encrypt(std::span<Id128> hashes) const;
   // The name of one unit of 1 byte to 2 MiB.
   Result<Id128> NameOf(std::string_view unit) const;

@@ -19,8 +19,8 @@ namespace stasis::store {
 
 namespace {
 
-constexpr unsigned kReadThreads = 2;  // in addition to one per processor; they wait for the storage
-constexpr size_t kNamedUnits = 8;     // findings of one pack, so that it does not fill the screen
+constexpr unsigned kReadThreads = 2;  // in addition to one per processor; threads often wait
+constexpr size_t kNamedUnits = 8;     // findings for one pack, so that they do not fill the screen
 
 // A page file that is written through a memory mapping.
 class Output {

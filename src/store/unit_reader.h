@@ -31,7 +31,8 @@ class UnitReader {
 
   // Opens the packs and looks up every unit in their indexes. A pack is invalid if it is missing,
   // is not the recorded one or lacks a needed unit. Fails at the first invalid pack. If `findings`
-  // is set, adds invalid packs there instead; then only Check may be called, for the other packs.
+  // is set, reports invalid packs there instead; then only Check may be called, for the other
+  // packs.
   static Result<UnitReader> Open(const ImageReader& image, Selection selection,
                                  std::vector<Finding>* findings = nullptr);
 
@@ -44,8 +45,8 @@ class UnitReader {
   // error of a unit or of `placed`.
   Status Read(std::span<char* const> outputs, const UnitJobs::Placed& placed,
               const Progress& progress) const;
-  // Creates the page files in a folder, with their names without "cpu/" and mode 0600. Reserves
-  // space for them first. Does not sync.
+  // Creates the page files in a folder, with mode 0600 and their names without "cpu/". Reserves
+  // space for them first. Does not sync them.
   Status MakeFiles(int folder_fd, const Progress& progress) const;
 
  private:
@@ -69,7 +70,7 @@ class UnitReader {
   const Manifest* manifest_;
   Selection selection_;
   std::vector<Source> sources_;
-  std::vector<OpenedPack> packs_;  // one for each of the manifest; no reader for those not needed
+  std::vector<OpenedPack> packs_;  // one for each pack in the manifest; no reader if not needed
   std::optional<UnitJobs> jobs_;
   uint64_t stored_bytes_ = 0;
 };

@@ -19,7 +19,7 @@ namespace {
 // decompressing it would cost more than was saved.
 constexpr size_t kLeastSaving = 16;  // one sixteenth
 
-// Threads in addition to one per processor. They keep the storage busy while others compute.
+// Threads in addition to one per processor. They keep the storage busy while other threads compute.
 constexpr unsigned kWriteThreads = 2;
 
 }  // namespace

@@ -30,7 +30,7 @@ namespace stasis::store {
 
 class UnitWriter {
  public:
-  // Where a unit is.
+  // Where a unit is stored.
   enum class Kind : uint8_t {
     kZero,      // not stored: all its bytes are zero
     kNew,       // to be stored
@@ -48,8 +48,8 @@ class UnitWriter {
     PackUnit stored;  // its name, and its checksum if that is known
   };
 
-  // Prepares for `units` units of `unit_bytes`. The arguments must outlive the object. EarlierUnits
-  // explains `enough`.
+  // Prepares for `units` units of `unit_bytes`. The arguments must outlive the object. For
+  // `enough`, see EarlierUnits.
   static Result<std::unique_ptr<UnitWriter>> Begin(ImageWriter& writer, const UnitNames& names,
                                                    const WriteOptions& options, uint32_t unit_bytes,
                                                    size_t units, uint64_t enough);
@@ -69,15 +69,15 @@ class UnitWriter {
   // of this file.
   uint32_t Adopt(Pack pack);
 
-  // Finishes the packs. Call it before Runs.
+  // Finishes the packs. Call this before Runs.
   Status Finish();
   // Returns the runs of the units in [begin, end). Fails if one of them was not stored.
   Result<std::vector<UnitRun>> Runs(size_t begin, size_t end);
-  // Returns packs, bytes and notes. Call it last.
+  // Returns packs, bytes and notes. Call this last.
   WrittenUnits Take() { return std::move(out_); }
 
-  // Calls work(i) for i in [0, count) on several threads. `work` must add the bytes it has read to
-  // looked(), which is passed to the options' progress. Returns the first error.
+  // Calls work(i) for i in [0, count) on several threads and returns the first error. `work` must
+  // add the bytes that it has read to looked(), which is passed to the options' progress function.
   Status InParallel(size_t count, const std::function<Status(size_t)>& work);
   std::atomic<uint64_t>& looked() { return looked_; }
 

@@ -30,10 +30,10 @@ struct WriteOptions {
   // Called with the bytes read so far; returns false to cancel (kCancelled).
   std::function<bool(uint64_t)> progress;
 
-  // Units that were last written or compared longer ago than this are read and checked before a new
-  // image refers to them.
+  // Units whose last write or comparison is older than this are read and checked before a new image
+  // refers to them.
   int64_t trust_ns = 24ll * 3600 * 1'000'000'000;
-  // Up to this number of bytes, units are checked in each dump, however recent their last check.
+  // Each dump checks units up to this number of bytes, however recent their last check.
   uint64_t always_check_bytes = 512ull << 20;
   size_t max_linked_packs = kMaxLinkedPacks;
   PackLimits packs;  // of GPU memory
@@ -47,7 +47,7 @@ WriteOptions ForPages(WriteOptions options);
 struct WrittenUnits {
   UnitNaming naming;
   std::vector<DeviceRange> ranges;   // with their runs, which are indexes into `packs`
-  std::vector<PageFile> page_files;  // likewise
+  std::vector<PageFile> page_files;  // likewise with their runs
   std::vector<Pack> packs;
   uint64_t zero_bytes = 0;         // of zero units, which are not stored
   uint64_t new_bytes = 0;          // of units stored now, before compression
@@ -56,7 +56,7 @@ struct WrittenUnits {
   uint64_t repeated_bytes = 0;     // of repetitions within this image
   std::vector<std::string> notes;  // for the user
 
-  // Adds naming, ranges, files and packs to the manifest.
+  // Adds unit naming, ranges, page files and packs to the manifest.
   void DescribeIn(Manifest& manifest) const;
 };
 

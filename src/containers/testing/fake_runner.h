@@ -1,4 +1,4 @@
-// A fake with prepared answers to the commands of runtimes.
+// A fake CommandRunner that answers the commands of runtimes with prepared output.
 #pragma once
 
 #include <fmt/format.h>

@@ -114,7 +114,7 @@ class ServedStore {
   Thread thread_;
 };
 
-// Requests a stop once the calling thread sleeps in the work that follows the constructor.
+// Requests a stop as soon as the thread that constructed this object sleeps.
 class StopsTheSleeper {
  public:
   StopsTheSleeper() {

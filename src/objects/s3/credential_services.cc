@@ -50,8 +50,8 @@ std::string HostOf(const std::string& url) {
   return host.substr(0, host.find(':'));
 }
 
-// Returns true if the token may be sent to the URL: without TLS it must go only to this host or to
-// a well-known address, whatever host a variable names.
+// Returns true if the token may be sent to the URL. Without TLS, it may go only to this host or to
+// a well-known address, even if an environment variable names another host.
 bool MayGetToken(const std::string& url) {
   static constexpr const char* kHosts[] = {"localhost",     "127.0.0.1",      "[::1]",
                                            "169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"};

@@ -27,14 +27,14 @@ struct Credentials {
 struct CredentialOptions {
   // The user's AWS_* variables.
   std::map<std::string, std::string> environment;
-  std::string home;     // for ~/.aws; no files if empty and no variable names them
+  std::string home;     // for ~/.aws; if empty, only files named by variables are read
   std::string profile;  // in place of AWS_PROFILE
   std::string region;   // of the regional endpoint of STS
   // The well-known addresses of the services. Tests replace them.
   std::string metadata_endpoint = "http://169.254.169.254";
   std::string container_endpoint = "http://169.254.170.2";
 
-  // Returns a variable of `environment`, or an empty string.
+  // Returns the value of a variable in `environment`, or an empty string.
   std::string Variable(const char* name) const {
     const auto found = environment.find(name);
     return found == environment.end() ? std::string() : found->second;
@@ -63,7 +63,8 @@ class CredentialChain {
   // Returns credentials that are still valid for some minutes. Returns kNotFound if no source is
   // configured; the message lists the places that were searched.
   Result<Credentials> Get(const CallOptions& call);
-  // Call this if the server rejects these credentials as expired: the next Get() reads new ones.
+  // Call this if the server rejects these credentials as expired. The next Get() then reads new
+  // ones.
   void Discard(const Credentials& credentials);
 
  private:
@@ -86,7 +87,7 @@ Found FromEnvironment(const CredentialOptions& options);
 
 // The functions for the other sources are in credential_files.h and credential_services.h.
 
-// Parses "2026-11-25T22:00:00Z", also with fractions of a second. Returns nullopt otherwise.
+// Parses "2026-11-25T22:00:00Z", optionally with fractions of a second. Returns nullopt otherwise.
 std::optional<int64_t> ParseTime(const std::string& text);
 
 // Parses the JSON of credential_process, containers and the metadata service. `what` names the

@@ -30,9 +30,9 @@ struct HttpOptions {
   // Limits the rate of the bodies of all requests together, separately in each direction. 0: no
   // limit.
   uint64_t max_bytes_per_second = 0;
-  int connections = 16;  // more requests wait
+  int connections = 16;  // further requests wait
   std::chrono::milliseconds connect_timeout{10'000};
-  std::chrono::seconds stall_timeout{30};  // a request that moves no byte for so long fails
+  std::chrono::seconds stall_timeout{30};  // a request fails if no byte moves for this long
 };
 
 // Takes SSL_CERT_FILE from a list of NAME=VALUE that ends with nullptr.

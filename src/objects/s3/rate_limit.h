@@ -9,7 +9,7 @@
 
 namespace stasis::objects::s3 {
 
-// A piece may be moved once the time that the earlier pieces take at this rate has passed. After an
+// A piece may be moved when the earlier pieces would have been transferred at this rate. After an
 // idle time, later pieces may catch up by at most a tenth of a second. Not thread-safe.
 class RateLimit {
  public:
@@ -24,7 +24,8 @@ class RateLimit {
   void Take(TimePoint now, size_t bytes);
   // Returns the time until Allows() returns true, rounded up.
   std::chrono::milliseconds WaitAt(TimePoint now) const;
-  // Returns the size of pieces, at most `most` and at least 1 KiB, that take a tenth of a second.
+  // Returns the size of a piece that takes a tenth of a second, but at least 1 KiB, and at most
+  // `most`.
   size_t PieceBytes(size_t most) const;
 
  private:

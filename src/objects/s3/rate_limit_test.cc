@@ -25,7 +25,7 @@ TEST(RateLimit, BoundsTheRate) {
 TEST(RateLimit, WaitsForThePiecesBefore) {
   RateLimit limit(1000);
   EXPECT_EQ(limit.WaitAt(kStart), milliseconds(0));
-  limit.Take(kStart, 600);  // 100 ms of it were idle
+  limit.Take(kStart, 600);  // 100 ms of the idle time count
   EXPECT_FALSE(limit.Allows(kStart + milliseconds(499)));
   EXPECT_EQ(limit.WaitAt(kStart), milliseconds(500));
   EXPECT_TRUE(limit.Allows(kStart + milliseconds(500)));

@@ -1,5 +1,5 @@
 // Fuzzes the readers of an S3 server's answers. An accepted list has valid keys in order. An error
-// becomes a message of one line. A range that is accepted is within the one that was asked for.
+// becomes a message of one line. An accepted range lies within the requested one.
 #include "objects/s3/s3_answer.h"
 
 #include <algorithm>

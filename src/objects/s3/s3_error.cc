@@ -95,7 +95,7 @@ struct Row {
   Explain explain;  // nullptr: the server's own message
 };
 
-// The first row that matches counts. Answers to HEAD have no S3 code, only a status.
+// The first row that matches applies. Answers to HEAD have no S3 code, only a status.
 constexpr Row kRows[] = {
     {"SlowDown", 0, Action::kRetrySlowly, Code::kUnavailable, nullptr},
     {"RequestTimeout", 0, Action::kRetry, Code::kUnavailable, nullptr},

@@ -15,7 +15,7 @@ struct S3Failure {
     kGiveUp,
     kRetry,
     kRetrySlowly,         // the server asks for fewer requests
-    kRefreshCredentials,  // they have expired: worth one more attempt with new ones
+    kRefreshCredentials,  // the credentials have expired: try once more with new ones
   };
   Action action = Action::kGiveUp;
   std::string s3_code;  // "NoSuchKey"; empty if the answer has none
@@ -33,7 +33,7 @@ struct S3Request {
   int64_t now = 0;                 // Unix time in seconds
 };
 
-// `answer` has a status other than 2xx.
+// Interprets an answer whose status is not 2xx.
 S3Failure Interpret(const HttpAnswer& answer, const S3Request& request);
 
 }  // namespace stasis::objects::s3

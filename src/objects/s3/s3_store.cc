@@ -207,7 +207,7 @@ S3Store::Attempt S3Store::TryOnce(Request& request, const CallOptions& call) {
   auto credentials = credentials_->Get(call);
   if (!credentials) {
     Error error = std::move(credentials).error();
-    // The caller would take kNotFound to mean that the object does not exist.
+    // The caller would conclude from kNotFound that the object does not exist.
     if (error.code == Code::kNotFound) error.code = Code::kPermissionDenied;
     return {{}, Action::kGiveUp, std::move(error)};
   }

@@ -13,8 +13,8 @@ enum class Method : uint8_t { kPut, kGet, kList, kDelete };  // GetWhole() count
 
 class MemoryStore final : public ObjectStore {
  public:
-  // Called before each method does anything, without a lock; an error is returned to the caller. A
-  // test injects failures with it, or runs another actor between two steps.
+  // Called before each method does anything, without a lock. An error is returned to the caller.
+  // Tests use it to inject failures, or to run another actor between two steps.
   using Hook = std::function<Status(Method method, const std::string& key)>;
   void set_hook(Hook hook) { hook_ = std::move(hook); }
   // Get() delivers pieces of at most this size.
@@ -57,7 +57,7 @@ class MemoryStore final : public ObjectStore {
   size_t piece_bytes_ = 64 << 10;
   mutable std::mutex mutex_;
   std::map<std::string, std::string> objects_;
-  std::map<std::string, int64_t> times_;  // of objects, also of deleted ones
+  std::map<std::string, int64_t> times_;  // of objects, including deleted ones
   Counters counters_;
   int breaks_ = 0;
   uint64_t break_after_ = 0;

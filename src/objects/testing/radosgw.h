@@ -18,7 +18,7 @@ namespace stasis::objects::testing {
 
 class Radosgw {
  public:
-  // `place` is "memory" or "disk": where its objects are.
+  // `place` says where the objects are: "memory" or "disk".
   explicit Radosgw(const std::string& place) {
     if (::mkdtemp(folder_.data()) == nullptr) return;
     server_ = ServerProcess::Start({STASIS_TESTS_DIR "/objects/radosgw.sh", folder_, place});
