@@ -5,8 +5,8 @@
 #   x_fuzz.cc       a separate program in the asan preset: see stasis_fuzz()
 #   x_main.cc       a separate program: see stasis_program()
 
-# Most of a file's compile time goes to headers and their templates, which a unity build reads once.
-# Off in dev, which proves that each file includes what it uses.
+# Most of a file's compile time goes to headers and their templates, which a unity build reads once. The option is off
+# in dev, which proves that each file includes what it uses.
 option(STASIS_UNITY "Each room's files are compiled in one piece" OFF)
 
 # The targets of the sanitizer presets: all unit tests (asan), and the unit tests of code with
@@ -65,8 +65,8 @@ function(stasis_in_one_piece TARGET)
   endforeach()
   file(CONFIGURE OUTPUT ${piece} CONTENT "${includes}" @ONLY)
   set_target_properties(${TARGET} PROPERTIES SOURCES "${alone}")
-  # GCC warns about a type in a header with a member from an unnamed namespace. In a .cc file that
-  # is fine, but a unity build makes both look the same.
+  # GCC warns about a type in a header if a member's type is in an unnamed namespace. This is fine in a .cc file, but
+  # GCC cannot see the difference in a unity build.
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${TARGET} PRIVATE -Wno-subobject-linkage)
   endif()

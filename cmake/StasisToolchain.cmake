@@ -16,7 +16,7 @@ if(MOLD AND NOT STASIS_SANITIZE)
   endif()
 endif()
 
-# GCC 12 reports overlapping copies in every "text" + string (its bug 105651).
+# GCC 12 wrongly reports overlapping copies in every "text" + string (GCC bug 105651).
 add_compile_options(-Wall -Wextra -Wno-missing-field-initializers $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)
 # On arm64 char is unsigned by default. Code and tests must not differ between machines.
 if(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
@@ -89,8 +89,8 @@ endforeach()
 # GNU ld, which links sanitized programs, needs libcrypto after libssl.
 set_target_properties(stasis::ssl PROPERTIES INTERFACE_LINK_LIBRARIES stasis::crypto)
 
-# stasis::curl. Only the library of tools/curl.sh will do: others need more libraries, or bring their
-# own OpenSSL.
+# stasis::curl. Only the library that tools/curl.sh builds can be used: others need more libraries, or bring their own
+# OpenSSL.
 set(STASIS_CURL_DIR ${STASIS_CACHE}/curl CACHE PATH "libcurl as tools/curl.sh builds it")
 if(NOT EXISTS ${STASIS_CURL_DIR}/lib/libcurl.a)
   message(FATAL_ERROR "there is no libcurl in ${STASIS_CURL_DIR}; tools/curl.sh builds it there (./run does so unless STASIS_NO_SETUP is set)")

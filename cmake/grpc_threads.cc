@@ -1,8 +1,8 @@
 // gRPC 1.51 cannot handle a failed thread start: it aborts, or never answers a call whose work was
 // given to the missing thread. Programs with gRPC are linked with --wrap=pthread_create
-// (cmake/StasisGrpc.cmake), so its threads are started here: after several attempts the program
-// exits with a message. Operations of a daemon continue without it, and a command reports what may
-// have been started.
+// (cmake/StasisGrpc.cmake), so gRPC's threads are started here. After several failed attempts the
+// program exits with a message. If a daemon exits, its operations continue. If a command exits, it
+// reports what may have been started.
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>

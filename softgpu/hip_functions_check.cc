@@ -24,8 +24,8 @@ inline constexpr bool kChanged<ours::HIP_MEMCPY3D, ::HIP_MEMCPY3D> = HIP_VERSION
 template <class A, class B>
 constexpr bool SameData();
 
-// Returns whether arguments or results of these two types have the same representation. Pointers
-// must point to the same.
+// Returns whether arguments or results of these two types have the same representation. Of two
+// pointers, the types that they point to are compared.
 template <class A, class B>
 constexpr bool SameArgument() {
   if constexpr (std::is_void_v<A> || std::is_void_v<B>) {
@@ -73,7 +73,7 @@ using WithPointers =
 }  // namespace
 
 // A function that only the compiler declares, or that this version's headers do not have. Its type
-// is taken from the table, so the comparison below says nothing about it.
+// is taken from the table, so the comparison below cannot fail for it.
 #define STASIS_UNDECLARED(symbol) extern "C" ours::fn::symbol symbol;
 STASIS_UNDECLARED(__hipRegisterFatBinary)
 STASIS_UNDECLARED(__hipUnregisterFatBinary)

@@ -10,8 +10,8 @@
 #include <utility>
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-// Included as for C, because many functions have overloads for C++, so that their names have no
-// single type.
+// Included as C, because in C++ many of the functions are overloaded and their names have no single
+// type.
 #pragma GCC diagnostic ignored "-Wbuiltin-macro-redefined"
 #define wchar_t HipWchar  // a keyword of C++ that C's stddef.h defines
 #undef __cplusplus        // NOLINT(bugprone-reserved-identifier)

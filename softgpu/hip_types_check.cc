@@ -85,7 +85,7 @@ static_assert(SameConstants());
 #define STASIS_HIP_OWN_RESULT(name, value, text) SAME_VALUE(name, name);
 #include "abi/hip/results.def"
 
-// Enumerations that both have
+// Enumerations that HIP and CUDA have in common
 SAME_VALUE(CU_LIMIT_STACK_SIZE, hipLimitStackSize);
 SAME_VALUE(CU_LIMIT_PRINTF_FIFO_SIZE, hipLimitPrintfFifoSize);
 SAME_VALUE(CU_LIMIT_MALLOC_HEAP_SIZE, hipLimitMallocHeapSize);
@@ -229,7 +229,7 @@ SAME_VALUE(hipMemoryTypeArray, hipMemoryTypeArray);
 SAME_VALUE(hipMemoryTypeUnified, hipMemoryTypeUnified);
 #endif
 
-// Structures that both have
+// Structures that HIP and CUDA have in common
 #define SAME_SIZE(type, theirs) static_assert(sizeof(ours::type) == sizeof(::theirs), #theirs)
 #define SAME_FIELD(type, field, theirs, their_field)                              \
   static_assert(offsetof(ours::type, field) == offsetof(::theirs, their_field) && \
@@ -257,7 +257,7 @@ SAME_FIELD(CUmemAllocationProp, allocFlags.compressionType, hipMemAllocationProp
 SAME_FIELD(CUmemAllocationProp, allocFlags.gpuDirectRDMACapable, hipMemAllocationProp,
            allocFlags.gpuDirectRDMACapable);
 SAME_FIELD(CUmemAllocationProp, allocFlags.usage, hipMemAllocationProp, allocFlags.usage);
-// The rest is padding in HIP.
+// The rest of CUDA's allocFlags is padding in HIP.
 static_assert(sizeof(::hipMemAllocationProp::allocFlags) == 4);
 SAME_SIZE(CUmemPoolProps, hipMemPoolProps);
 SAME_FIELD(CUmemPoolProps, allocType, hipMemPoolProps, allocType);

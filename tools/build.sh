@@ -1,7 +1,6 @@
 #!/bin/sh
-# Builds one preset in build/PRESET: its targets in CMakePresets.json. arm64 is the release preset for
-# another machine. Further arguments are passed
-# to the build tool.
+# Builds one preset in build/PRESET: its targets in CMakePresets.json. arm64 is the release preset for another machine.
+# Further arguments are passed to the build tool.
 set -eu
 . tools/lib.sh
 . tools/packages.sh

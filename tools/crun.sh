@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds crun with CRIU support into .cache/crun, for a nightly test: Debian's crun has none. The
+# Builds crun with CRIU support into .cache/crun, for a nightly test, because Debian's crun lacks this support. The
 # sources are Debian's. libcriu comes from the CRIU that tools/criu.sh has built.
 set -eu
 . tools/lib.sh

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Builds a minimal static libcurl in .cache/curl from Debian's source archive: HTTP and HTTPS, with
-# the static OpenSSL that the programs contain anyway. Debian's own libraries do not serve: the
-# static one needs twenty others, and the shared one loads a second OpenSSL, which breaks TLS. With
-# --arch arm64 it builds the same in .cache/arm64/curl, with the libraries of tools/arm64_sysroot.sh.
+# Builds a minimal static libcurl in .cache/curl from Debian's source archive: HTTP and HTTPS, with the static OpenSSL
+# that the programs contain anyway. Debian's own libraries cannot be used: the static one needs twenty others, and the
+# shared one loads a second OpenSSL, which breaks TLS. With --arch arm64 it builds the same in .cache/arm64/curl, with
+# the libraries of tools/arm64_sysroot.sh.
 set -eu
 . tools/lib.sh
 . tools/packages.sh
@@ -37,7 +37,7 @@ hardening() {
     '($1 == "any" || $1 == machine) && $2 ~ pattern { printf "%s ", $2 }' cmake/hardening.table
 }
 
-# Without CURL_STATICLIB its functions would be visible to libraries in the process.
+# Without CURL_STATICLIB, libcurl's functions would be visible to other libraries in the process.
 # shellcheck disable=SC2046,SC2086  # one option a word
 build() {
   use_ccache

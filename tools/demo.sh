@@ -49,7 +49,7 @@ wrong() {
   exit 1
 }
 
-# expect CODE COMMAND...: shows and runs the command, shows its output, and sets $said to it.
+# expect CODE COMMAND...: shows and runs the command, shows its output, and sets $said to this output.
 expect() {
   wanted=$1
   shift

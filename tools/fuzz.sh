@@ -20,7 +20,7 @@ if [ $# -eq 0 ]; then
     set -- "$@" "$(basename "${fuzzer%_fuzz}")"
   done
 fi
-# Sanitizer reports need it for function names.
+# Sanitizer reports need a symbolizer for function names.
 ASAN_SYMBOLIZER_PATH=$(command -v llvm-symbolizer-16 || command -v llvm-symbolizer || true)
 export ASAN_SYMBOLIZER_PATH
 limit="-max_total_time=$seconds"

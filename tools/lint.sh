@@ -15,7 +15,7 @@ tidy_limit=
 if [ "$since" = --ci ]; then
   tidy_limit=20
   since=$(grep -v '^#' .ci/lint-since)
-  # A shallow clone may lack it; use the oldest available commit instead.
+  # A shallow clone may lack that commit; use the oldest available one instead.
   git merge-base --is-ancestor "$since" HEAD 2>/dev/null || since=$(git rev-list --max-parents=0 HEAD | tail -n 1)
 fi
 

@@ -86,7 +86,7 @@ def body_of(help_text):
 
 
 def command_page(name, command, version, more):
-    """The page of a command; its subcommands are sections of it."""
+    """Returns the page of a command, with its subcommands as sections."""
     text = Help(*command)
     page = header(name, 1, version, text.description)
     page += [".SH SYNOPSIS", plain(text.usage), ".SH DESCRIPTION", rich(text.description.strip()), *body_of(text)]
@@ -101,8 +101,8 @@ def cells_of(line):
 
 
 def table(lines):
-    """Each row becomes an entry: its first cell (or that of the row above), then the others with their headings. Of a
-    single row, each cell becomes an entry."""
+    """Converts each row to an entry: its first cell (or that of the row above), then the others with their headings. In
+    a table with a single row, each cell becomes an entry."""
     heads, rows, first = cells_of(lines[0]), [], ""
     if len(lines) == 3:
         return [line for head, cell in zip(heads, cells_of(lines[2])) for line in (".TP", rich(head), rich(cell))]

@@ -12,7 +12,7 @@ if [ "$(cat "$root/wanted" 2>/dev/null)" = "$wanted" ]; then exit 0; fi
 
 rm -rf "$work"
 mkdir -p "$work/packages" "$work/root" "$work/archives/partial"
-# With an empty archive apt lists packages, too, that it has downloaded before.
+# With an empty archive folder, apt also lists packages that it has downloaded before.
 # shellcheck disable=SC2086  # one package a word
 packages=$(apt-get install --no-install-recommends -qq --print-uris -o Dir::Cache::archives="$work/archives" $wanted \
   2>"$work/apt.log" | awk '{ split($2, name, "_"); print name[1] }')

@@ -1,10 +1,10 @@
-// Large memory in allocations of one size, which is overwritten every round and verified on the
-// GPU. `stasis bench` measures it. With --commands it reads commands from standard input, one per
-// line:
+// Large memory in allocations of one size. The program overwrites it every round and verifies it on
+// the GPU. `stasis bench` measures this program. With --commands it reads commands from standard
+// input, one per line:
 //
-//   fill     fills all memory with other random words   FILLED
-//   verify   compares them                              OK <checksum>, or BAD <wrong words>
-//   (end)    verifies once more and exits               EXIT-SUCCESS
+//   fill     fills all memory with other random words     FILLED
+//   verify   compares all memory with the words written   OK <checksum>, or BAD <wrong words>
+//   (end)    verifies once more and exits                 EXIT-SUCCESS
 #include <unistd.h>
 
 #include <algorithm>

@@ -84,7 +84,7 @@ int Listen(int port) {
   return fd;
 }
 
-// Answers packets until it is told to stop.
+// Answers packets until SIGTERM or the packet `quit`.
 void Serve(Counter& counter, int fd) {
   uint64_t round = 0;
   while (Wait(-1, fd) != Wake::kStop) {

@@ -1,5 +1,5 @@
-// Two programs that share memory by handles that one exports as files and the other imports, like
-// NCCL (common/pair.h). There are three pieces of memory. The child keeps only the mapping of the
+// Two programs that share memory as NCCL does: one exports handles as files, and the other imports
+// them (common/pair.h). There are three pieces of memory. The child keeps only the mapping of the
 // first. The child frees the second as soon as the parent has it. The parent keeps the file of the
 // third and imports it again in each round.
 #include <stdint.h>

@@ -1,4 +1,4 @@
-// A GPU program that maps memory of another program without an agent: its child creates a handle,
+// A GPU program that maps memory of a program without an agent: its child, which creates a handle,
 // exports it, and sends the descriptor. The driver's checkpoint of such a program succeeds, but its
 // restore fails. The child exits when its parent does.
 #include <errno.h>

@@ -1,5 +1,5 @@
 // A program with managed memory, which no driver so far can checkpoint. A suspend or dump must be
-// refused, and the program must run on unharmed.
+// refused, and the program must continue unharmed.
 #include <bit>
 #include <cstring>
 

@@ -100,8 +100,8 @@ class Peers : public Workload {
     std::vector<uint32_t> expected;
   };
 
-  // On a real GPU a kernel faults without peer access, and for memory of cuMemAlloc the driver
-  // always reports 0. On softgpu kernels do not fault, so the access is queried there.
+  // On a real GPU a kernel without peer access would fault. There, cuMemGetAccess reports 0 for
+  // memory of cuMemAlloc. On softgpu kernels do not fault, so the access is queried instead.
   void RequirePeerAccess(const Side& theirs) {
     if (!OnSoftgpu()) return;
     const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, OtherThan(theirs)};

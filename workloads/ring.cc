@@ -184,7 +184,7 @@ class Ring : public Family {
   }
 
   int devices_ = 1;
-  std::vector<Link> links_;  // each from the child of its index to the next one
+  std::vector<Link> links_;  // links_[i] connects child i with the next one
 };
 
 }  // namespace

@@ -62,8 +62,8 @@ class Worker {
     if (context != PrimaryContext()) CU(cuCtxDestroy(context));
   }
 
-  // Waits for the next step: a new round if one was announced, otherwise filler work. Returns false
-  // when told to stop.
+  // Runs the next step. If a new round was announced, stores its number in `round`; otherwise does
+  // filler work. Returns false when the thread must stop.
   bool Next(uint64_t& round) {
     {
       std::unique_lock lock(board_.mutex);

@@ -1,6 +1,6 @@
 // Virtual memory management by the program itself: one reserved range with several handles mapped
-// into it, some exportable, some remapped during their lifetime. Each round swaps the places of two
-// handles, and their content must move with them.
+// into it, some exportable, some remapped during their lifetime. Each round swaps the addresses of
+// two handles, and their content must move with them.
 #include <array>
 #include <utility>
 
@@ -27,7 +27,7 @@ class Vmm : public Workload {
     size_t granularity = 0;
     CU(cuMemGetAllocationGranularity(&granularity, &properties_, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
     if (kBytes % granularity != 0) Fail("the granularity is %zu bytes", granularity);
-    // There is one more place than handles, so that the range has a hole.
+    // The range has room for one handle more, so that it has a hole.
     CU(cuMemAddressReserve(&base_, (kHandles + 1) * kBytes, 0, 0, 0));
     for (uint32_t h = 0; h < kHandles; ++h) {
       properties_.requestedHandleTypes =

@@ -15,7 +15,7 @@ constexpr int kChildsExitCode = 42;
 class Zombie : public Steady {
  public:
   void SetUp(const Options& options) override {
-    // Fork before the driver opens any file, so that the child never has one of them open.
+    // Fork before the driver opens any file, so that the child inherits none of them.
     child_ = fork();
     if (child_ < 0) Fail("fork: %s", strerror(errno));
     if (child_ == 0) _exit(kChildsExitCode);

@@ -7,7 +7,7 @@
  *             (post-resume: stasis-criu-hook), fini
  *
  * Built without CRIU's headers: the structures below are CRIU's plugin ABI, version 0.2, with the
- * twelve hooks that CRIU 4.0 has. Later versions load it too. */
+ * twelve hooks that CRIU 4.0 has. Later versions load this plugin too. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <dirent.h>

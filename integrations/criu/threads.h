@@ -18,10 +18,10 @@ void stasis_stop_running(void);
 void stasis_kill_restored(pid_t root);
 
 /* Call this for each process of a restored tree, the root first, when CRIU only has to detach from
- * it. If the root process is killed now, CRIU fails and waits for the root process. If that is the
- * first process of a pid namespace, it cannot end before its tracer has waited for all other
- * threads of the namespace. CRIU does not wait for them and would hang, so a handler of SIGCHLD
- * does it. */
+ * it. If the root process is killed now, CRIU fails and waits for the root process. If the root
+ * process is the first process of a pid namespace, it cannot end before its tracer has waited for
+ * all other threads of the namespace. CRIU does not wait for these threads and would hang, so a
+ * handler of SIGCHLD waits for them. */
 void stasis_reap_threads(pid_t pid, bool is_root);
 /* Removes the handler. */
 void stasis_end_reaping(void);

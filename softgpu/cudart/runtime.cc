@@ -15,7 +15,7 @@
 
 namespace {
 
-using namespace stasis::cuda;  // NOLINT: what this file is made of
+using namespace stasis::cuda;  // NOLINT: this file uses that API throughout
 
 constexpr int kVersion = 13000;
 constexpr int kErrorInsufficientDriver = 35;

@@ -18,7 +18,7 @@ namespace softgpu {
 
 using namespace stasis::cuda;  // NOLINT: this library is that API
 
-inline constexpr int kDriverVersion = 13000;  // without SOFTGPU_CUDA_VERSION
+inline constexpr int kDriverVersion = 13000;  // if SOFTGPU_CUDA_VERSION is not set
 // A multiple of the kernel's page size. Kernels for arm64 have pages of 4, 16 or 64 KiB, and the
 // layout of memory is the same on all of them.
 #if defined(__aarch64__)

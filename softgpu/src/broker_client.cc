@@ -137,8 +137,8 @@ bool BrokerClient::TrustFolder() {
   const uid_t user = geteuid();
   // Root may use the GPUs of any user.
   const bool owner_ok = s.st_uid == user || s.st_uid == 0 || (user == 0 && chosen_);
-  // The default directory must not be writable for its group either. A directory that the user
-  // chose may be, because many users have a private group that may write to their directories.
+  // The default directory must not be writable by its group either. A directory that the user chose
+  // may be, because many users have a private group that may write to their directories.
   const mode_t writers = chosen_ ? S_IWOTH : S_IWGRP | S_IWOTH;
   if (!owner_ok || (s.st_mode & writers) != 0) {
     dprintf(2,

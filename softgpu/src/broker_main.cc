@@ -1,5 +1,6 @@
 // softgpu-broker: holds the device memory of one user's software GPUs. The first program that needs
-// it starts it. It exits two seconds after the last program and the last allocation are gone.
+// the broker starts it. The broker exits two seconds after the last program and the last allocation
+// are gone.
 //
 //   softgpu-broker DIRECTORY READY_FD DEVICES MEMORY_BYTES CONTEXT_BYTES
 //
@@ -57,7 +58,7 @@ class Broker {
 
   // Returns an empty string or an error message.
   std::string MakeDevices();
-  // Returns true if this process is now the broker, false if there is one already.
+  // Returns true if this process is now the broker, and false if another process is.
   bool Claim(std::string* error);
   void Serve();
   void RemoveSocket() { unlink(socket_path().c_str()); }
@@ -85,7 +86,7 @@ bool WriteFile(const char* path, const std::string& text) {
   return file.valid() && write(file.get(), text.data(), text.size()) == ssize_t(text.size());
 }
 
-// Without the privilege to mount, enters a new user namespace, which grants it.
+// Enters a new user namespace, which grants the privilege to mount file systems.
 std::string EnterUserNamespace() {
   uid_t uid = geteuid();
   gid_t gid = getegid();

@@ -280,8 +280,8 @@ bool MakePipe(int32_t* read_end, int32_t* write_end) {
   return true;
 }
 
-// Maps the page of the header. Returns nullptr if a second copy of this library in the process has
-// it.
+// Maps the header's page. Returns nullptr if a second copy of this library in this process has
+// mapped it.
 void* MapHeader(int protection) {
   void* page = mmap(At(kHeaderAddress), kPage, protection,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);

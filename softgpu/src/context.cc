@@ -38,7 +38,8 @@ CUresult ResizeControl(Context* context, size_t stack_bytes) {
   return CUDA_SUCCESS;
 }
 
-// A HIP program has a current context at any time.
+// Makes the primary context current if the thread has no current context. A HIP program always has
+// one.
 CUresult MakePrimaryCurrent() {
   while (!t_stack.empty() && !Exists(t_stack.back())) t_stack.pop_back();
   if (!t_stack.empty()) return CUDA_SUCCESS;

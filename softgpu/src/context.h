@@ -24,7 +24,7 @@ struct Context {
   std::shared_ptr<Stream> legacy;
   std::map<pid_t, std::shared_ptr<Stream>> per_thread;
   std::set<Stream*> streams;  // all streams of this context, including the default streams
-  std::set<Context*> peers;   // contexts whose memory it may access
+  std::set<Context*> peers;   // contexts whose memory this one may access
 };
 
 // All functions below require driver().mutex. CurrentContext creates the primary context of the
@@ -43,7 +43,7 @@ void FreeContextMemory(Context* context);
 void FreeHostRange(const Range& range);
 inline CUcontext Handle(Context* context) { return reinterpret_cast<CUcontext>(context); }
 
-// Makes a device the thread's own, whose primary context CurrentContext creates. For HIP.
+// Selects the calling thread's device, whose primary context CurrentContext creates. For HIP.
 void SelectDevice(int ordinal);
 
 // Waits for the context's work, without holding the mutex.

@@ -18,8 +18,8 @@ using Lock = std::lock_guard<std::mutex>;
 
 enum class Sort { kPageable, kPinned, kDevice };
 
-// Classifies an address. If the driver knows the address, checks that the following `bytes` belong
-// to memory that the driver knows, too.
+// Classifies an address. If the driver manages the memory there, checks that it also manages the
+// following `bytes`.
 CUresult Look(CUdeviceptr address, size_t bytes, bool must_be_ours, Sort* sort) {
   Lock lock(driver().mutex);
   Range* range = driver().memory.Find(address);

@@ -154,7 +154,7 @@ TEST_F(CriuTest, ACheckpointedProgramIsDumpedKilledAndRestored) {
   Tick();
   ASSERT_TRUE(Says("101"));
   int expected = 102;
-  // Dumps and restores it twice, because a restored program must be dumpable again.
+  // Dumps and restores the counter twice, because a restored program must be dumpable again.
   for (int round = 0; round < 2; ++round) {
     int before = 0, after = 0;
     ASSERT_OK(cuCheckpointProcessGetRestoreThreadId(pid, &before));

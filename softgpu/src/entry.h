@@ -1,4 +1,4 @@
-// What every exported function does around its implementation: it checks for injected faults and
+// The code around the implementation of every exported function. It checks for injected faults and
 // for the driver's state, and passes the gate that a lock closes.
 #pragma once
 
@@ -12,12 +12,12 @@
 
 namespace softgpu {
 
-// As in abi/cuda/driver_functions.def.
+// The kinds of calls, as in abi/cuda/driver_functions.def.
 enum class Kind { Lookup, Init, Query, Poll, Object, Memory, Submit, Wait, Checkpoint };
 
 inline thread_local bool t_per_thread_default = false;
 
-// Returns true if calls that query or wait for work pass a lock (SOFTGPU_LOCK).
+// Returns true if a lock does not block calls that query or wait for work (SOFTGPU_LOCK).
 bool LockLeaks();
 
 template <class F>

@@ -1,5 +1,5 @@
-// Events. The record of an event is a work item of a stream; the event has its ticket and the time
-// when it ran.
+// Events. To record an event, a stream gets a work item. The event has the ticket of this item, and
+// the time when it ran.
 #pragma once
 
 #include <atomic>
@@ -31,7 +31,7 @@ struct Event {
   ~Event();
 };
 
-// Gives an event a page that other processes can map. It is in a memfd, not in device memory.
+// Gives an event a page that other processes can map. The page is in a memfd, not in device memory.
 CUresult MakeSharedEvent(Event* event);
 CUresult MapSharedEvent(const Fd& file, Event* event);
 

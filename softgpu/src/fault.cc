@@ -31,7 +31,7 @@ struct Rule {
 
 Rule g_rules[kMaxRules];
 int g_count = 0;
-std::atomic<int> g_busy{0};  // a lock for all of these
+std::atomic<int> g_busy{0};  // a lock that guards all other globals here
 char g_directory[96];
 bool g_environment_read = false;
 thread_local int t_late_ms = 0;
@@ -53,7 +53,7 @@ constexpr Alias kAliases[] = {
 #include "abi/hip/functions.def"
 };
 
-// Returns the driver's function that serves a function of HIP, or the same name.
+// Returns the driver function that serves a HIP function. Returns other names unchanged.
 const char* DriverName(const char* symbol) {
   for (const Alias& alias : kAliases) {
     if (strcmp(alias.hip, symbol) == 0) return alias.driver;
@@ -148,7 +148,8 @@ bool Hit(Rule* rule) {
   return true;
 }
 
-// `held.N` tells a test that the call has arrived; the test removes `hold.N` to continue it.
+// Creates `held.N` to show a test that the call has arrived. Then waits until the test removes
+// `hold.N`.
 void Hold(int number) {
   char held[160], hold[160];
   snprintf(held, sizeof(held), "%s/held.%d", g_directory, number);

@@ -3,9 +3,8 @@
 //   SPEC    = RULE[,RULE...]
 //   RULE    = [target:]SYMBOL[:N]=ACTION     for the N-th call from now on (1 is the next), or
 //                                            for each call
-//   SYMBOL  = an exported name without _ptsz/_ptds/_spt, or *. A function of HIP that a driver's
-//   function
-//             serves means that one
+//   SYMBOL  = an exported name without _ptsz/_ptds/_spt, or *. The name of a HIP function
+//             that a driver function serves stands for the driver function
 //   ACTION  = fail | fail(CURESULT) | hang | hang(MILLISECONDS) | hold(N) | die
 //           | late(MILLISECONDS)
 //

@@ -139,7 +139,7 @@ TEST_F(FaultTest, AHungCallerCanBeKilledAndTheTargetServesTheNext) {
   hanging.Say("go");
   hanging.Kill(SIGKILL);
   EXPECT_EQ(hanging.Wait(), -SIGKILL);
-  // A client that dies between its request and the answer.
+  // Kill a client between its request and the answer.
   Tell("fault." + std::to_string(target.pid()), "target:cuCheckpointProcessCheckpoint=hang(2000)");
   Child asked("checkpointer", {std::to_string(target.pid())});
   ASSERT_EQ(asked.Hear(), "ready");

@@ -33,11 +33,11 @@ int DeviceOf(const Range& range) {
 
 template <class T>
 void Put(void* data, T value) {
-  memcpy(data, &value, sizeof(T));  // NOLINT(bugprone-sizeof-expression): a pointer is meant
+  memcpy(data, &value, sizeof(T));  // NOLINT(bugprone-sizeof-expression): T may be a pointer
 }
 
-// `range` is null for an unknown pointer. For such a pointer, some attributes (for example
-// MEMORY_TYPE) give an error, and the others give zero or an invalid value.
+// `range` is null for an unknown pointer. For such a pointer, queries of some attributes (for
+// example MEMORY_TYPE) fail, and other attributes are zero or invalid.
 CUresult Answer(CUpointer_attribute attribute, CUdeviceptr ptr, const Range* range, void* data) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:

@@ -24,8 +24,8 @@ enum class MemoryKind {
   kModule,   // globals of an image, at their addresses in the loaded image
 };
 
-// Physical memory of one device. This process keeps no descriptor of its file: the home mapping
-// keeps it alive, as does the broker if another process may ask for it.
+// Physical memory of one device. This process keeps no descriptor of its file. The home mapping
+// keeps the memory alive, and so does the broker if another process may ask for it.
 struct Memory {
   MemoryKind kind;
   int ordinal;
@@ -102,7 +102,7 @@ CUresult MakeDeviceFile(int ordinal, uint64_t bytes, Fd* file);
 // Maps the file at exactly this address; with `replace`, over existing mappings. The restore thread
 // may call it too.
 bool MapDeviceFile(const Fd& file, uint64_t at, uint64_t bytes, bool replace);
-// Returns the device whose memory the file is, according to its path; -1 if it is no device file.
+// Returns the device that the file's path names, or -1 if the file is not a device file.
 int DeviceOfFile(int fd);
 
 }  // namespace softgpu

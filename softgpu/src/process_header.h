@@ -23,7 +23,7 @@ struct ProcessHeader {
   std::atomic<uint64_t> magic;
   uint32_t version;
   std::atomic<int32_t> state;  // CUprocessState
-  int32_t pid;                 // both in the process's own pid namespace
+  int32_t pid;                 // in the process's own pid namespace, like restore_thread
   int32_t restore_thread;
   // Both ends of both pipes are open in the process; a client opens them through /proc/PID/fd. Only
   // the process that holds the flock on the request pipe may send requests.

@@ -130,7 +130,7 @@ TEST(Client, ADisconnectAfterReleaseLeavesTheGateClosed) {
     auto client = target.Connect();
     ASSERT_DONE(client);
     ASSERT_DONE(client->Map(kept.ranges, Numbers(kept.fds), kLong));
-    // A disconnect after the map means an open.
+    // A disconnect after the map opens the gate.
   }
   EXPECT_EQ(target.Hear(), "right");
   EXPECT_EQ(target.Ask("check " + second + " 5"), "right");
@@ -154,7 +154,7 @@ TEST(Client, ADisconnectBeforeCommitRestoresEverything) {
     EXPECT_EQ(target.Ask("check " + piece + " 4"), "right") << round;
     EXPECT_EQ(target.Ask("check " + second + " 5"), "right") << round;
   }
-  // Also if the driver has checkpointed the rest meanwhile.
+  // The same if the driver has checkpointed the rest meanwhile.
   {
     auto client = target.Connect();
     ASSERT_DONE(client);
@@ -241,7 +241,7 @@ TEST(ControlSocket, IsMadeAgainAfterTheProgramClosesEverything) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 20971520");
   ASSERT_EQ(target.Ask("close-descriptors"), "ok");
-  // The agent notices at an unspecified time.
+  // The agent notices the closed socket at an unspecified time.
   auto client = target.Connect();
   for (int i = 0; i < 6000 && !client; ++i) {
     client = target.Connect();

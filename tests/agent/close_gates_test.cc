@@ -32,8 +32,8 @@ TEST(CloseGates, QuiescedProgramsAreClosed) {
   }
 }
 
-// The one with endless work is named; meanwhile the other program proceeds call by call, for which
-// it needs a while on a busy machine.
+// The error names the program with endless work. Meanwhile the other program proceeds call by call,
+// which takes a while on a busy machine.
 TEST(CloseGates, AProgramWithEndlessWorkIsNamed) {
   Two two;
   ASSERT_DONE(two.one);

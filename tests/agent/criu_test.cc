@@ -25,15 +25,16 @@ std::string FindCriu() {
   return system("command -v criu > /dev/null") == 0 ? "criu" : "";
 }
 
-// Only files and its own session, like a background program.
+// Starts a workload like a background program: in its own session, with files as its only
+// descriptors.
 pid_t StartWorkload(const std::string& output) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_addopen(&actions, 1, output.c_str(), O_WRONLY | O_CREAT, 0600);
   posix_spawn_file_actions_adddup2(&actions, 1, 2);
-  // A test runner may leak its log to the program. CRIU would reject the restore because the log
-  // grows.
+  // A test runner may leak the descriptor of its log to the program. CRIU would reject the restore
+  // because the log grows.
   posix_spawn_file_actions_addclosefrom_np(&actions, 3);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);

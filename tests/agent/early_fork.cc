@@ -62,7 +62,7 @@ void ForkWhileTheAgentStarts() {
     alarm(20);
     EXPECT(cuInit(0) == CUDA_SUCCESS);
     EXPECT(HasAControlSocket());
-    // Its own fork leaves no lock of the agent held.
+    // A fork by the child leaves no lock of the agent held.
     const pid_t grandchild = fork();
     if (grandchild == 0) _exit(0);
     ExpectToEndWell(grandchild);
@@ -128,8 +128,8 @@ int ReceiveFile(int socket) {
   return fd;
 }
 
-// A child whose agent has not started did not get such a file from CUDA (NVML opens one too), so
-// its children may continue to use it.
+// If a child's agent has not started, the child has not used CUDA, and its GPU file may come from
+// NVML. Its own children may therefore continue to use the file.
 void ForkOfAChildWithAFileOfTheGpu() {
   const int folder = DeviceFolder();
   EXPECT(folder >= 0);

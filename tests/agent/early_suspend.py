@@ -80,7 +80,7 @@ def locked_in_its_first_allocation(world):
 
 
 def one_round(world, number):
-    # cuInit then starts a new one, which makes the program's first calls slower.
+    # Without a broker, cuInit starts one, which makes the program's first calls slower.
     wait_until(lambda: world.reap() or not processes.called("softgpu-broker"), 60, "softgpu's broker does not end")
     program = start(world, f"early-{number}")
     time.sleep(number % 20 * 0.004)  # varies the moment of the suspend

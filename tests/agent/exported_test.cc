@@ -21,7 +21,8 @@ std::string Map(Target& target, const std::string& handle) {
   return target.Ask("handle-map " + handle + " " + kBytes);
 }
 
-// The GPU notices the end of a process, and an owner that of an importer, after a delay.
+// Waits until at least `free_bytes` are free. The GPU notices the end of a process, and an owner
+// notices the end of an importer, only after a delay.
 bool ComesTo(size_t free_bytes) {
   for (int i = 0; i < 60000 && FreeBytes() < free_bytes; ++i) usleep(1000);
   return FreeBytes() >= free_bytes;
@@ -140,12 +141,12 @@ TEST(ExportedFile, AForgedHandleOpensNothing) {
   }
   EXPECT_EQ(Import(plain, owner, file), kInvalidValue) << "without an agent";
   EXPECT_EQ(Import(importer, owner, file), "0");
-  // A handle that its owner has released and that no other process holds.
+  // A handle that its owner has released and no other process holds cannot be opened.
   EXPECT_EQ(importer.Ask("handle-release 0"), "0");
   EXPECT_EQ(owner.Ask("handle-release " + made), "0");
   EXPECT_EQ(Import(importer, owner, file), kInvalidValue);
-  // A handle that was never exported cannot be opened, whatever a file says. Handles are numbered,
-  // and the changed bit turns the second into the third.
+  // A handle that was never exported cannot be opened, even if a file names it. Handles are
+  // numbered, and the changed bit turns the second into the third.
   const std::string second = owner.Ask(std::string("handle-make ") + kBytes);
   const std::string other = owner.Ask("handle-export " + second);
   owner.Ask(std::string("handle-make ") + kBytes);
@@ -153,7 +154,7 @@ TEST(ExportedFile, AForgedHandleOpensNothing) {
   EXPECT_EQ(Import(importer, owner, other), "1");
 }
 
-// Only a sealed file cannot change later.
+// A file that is not sealed could change later.
 TEST(ExportedFile, AnUnsealedFileOpensNothing) {
   Target owner({"direct"}), importer({"direct"});
   const std::string made = owner.Ask(std::string("handle-make ") + kBytes);
@@ -239,8 +240,8 @@ TEST_F(Shared, IsSuspendedAndRestored) {
     EXPECT_EQ(owner_.Ask("check " + mine_ + " 1"), "right");
     EXPECT_EQ(FreeBytes(), before) << "it is there once, not twice";
   }
-  // The old file stays valid after a suspend, and memory kept for others is freed with the last of
-  // them.
+  // The old file stays valid after a suspend. Memory kept for other processes is freed when the
+  // last of them releases it.
   Target late({"direct"});
   EXPECT_EQ(late.Ask("check " + Map(late, Import(late, owner_, file_)) + " 1"), "right");
   const size_t now = FreeBytes();
@@ -249,8 +250,8 @@ TEST_F(Shared, IsSuspendedAndRestored) {
   EXPECT_TRUE(ComesTo(now + 4 * 1000 * 1000));
 }
 
-// The clients die while the memory is away, the owner's first: it resumes before its importer, and
-// must not free memory that the importer will request.
+// The clients die while the memory is away, the owner's client first. The owner resumes before its
+// importer, and must not free memory that the importer will request.
 TEST_F(Shared, SurvivesTheDeathOfItsClients) {
   auto a = owner_.Connect(), b = importer_.Connect();
   ASSERT_DONE(a);
@@ -300,14 +301,14 @@ TEST_F(Shared, MemoryOwedToAnEndedProcessIsFreed) {
   EXPECT_FALSE(SaysItShares(owner_));
 }
 
-// An importer closes all descriptors it finds. Memory that its owner has released then belongs to
-// it alone, and a suspend would lose it; memory that the owner still holds is requested again.
+// An importer closes all descriptors it finds. Memory that its owner has released then has no other
+// holder, and a suspend would lose it; memory that the owner still holds is requested again.
 TEST_F(Shared, MemoryWithoutAnotherHolderIsNotReleased) {
   ASSERT_EQ(importer_.Ask("close-descriptors"), "ok");
   for (int i = 0; i < 60000 && SaysItShares(owner_); ++i) usleep(1000);
   ASSERT_FALSE(SaysItShares(owner_)) << "it has heard of it";
   auto b = importer_.Connect();
-  while (!b) b = importer_.Connect();  // it creates another socket
+  while (!b) b = importer_.Connect();  // the agent creates another socket
   const Status closed = b->Close(kLong);
   ASSERT_FALSE(closed.has_value());
   EXPECT_NE(closed.error().ToString().find("would be lost"), std::string::npos)
@@ -323,7 +324,7 @@ TEST_F(Shared, MemoryWithoutAnotherHolderIsNotReleased) {
   EXPECT_EQ(importer_.Ask("check " + theirs_ + " 1"), "right");
 }
 
-// The agent would believe that it exists, but its addresses would be invalid.
+// Otherwise the agent would record memory as mapped although its addresses are invalid.
 TEST_F(Shared, MemoryThatTheDriverDoesNotReleaseStaysMapped) {
   for (Target* target : {&importer_, &owner_}) {
     for (const char* rules : {"cuMemRelease=fail(999)", "cuMemUnmap=fail(999)"}) {
@@ -354,7 +355,7 @@ TEST_F(Shared, AnImportWaitsForTheOwnersGate) {
   Target late({"direct"});
   late.Say("handle-import " + std::to_string(owner_.pid().value) + " " + file_);
   auto b = late.Connect();
-  while (!b) b = late.Connect();  // its agent starts with the call
+  while (!b) b = late.Connect();  // the agent starts with the call
   ASSERT_DONE(b->Close(kLong));
   ASSERT_DONE(a->Open(kLong));
   ASSERT_DONE(b->Open(kLong));

@@ -99,7 +99,7 @@ TEST(Floor, TheProgramsOwnLimitComesBackThroughACheckpoint) {
   EXPECT_EQ(target.Ask("check " + piece + " 4"), "right");
 }
 
-// Restored by a roll-back and after a client's death.
+// The limit is restored by a roll-back and after a client's death.
 TEST(Floor, IsRestoredWheneverTheProgramContinues) {
   Target target({"direct"});
   std::string piece = target.Ask("alloc 20971520");

@@ -97,7 +97,8 @@ TEST(Gate, ShutsInStepsAfterACaptureHasEnded) {
   ASSERT_DONE(client->Open(kLong));
 }
 
-// A capture that begins in a step continues over any number of steps, and nothing after it does.
+// A capture that begins in a step may continue over any number of steps. Calls after its end must
+// wait.
 TEST(Gate, ACaptureThatBeginsInAStepContinuesToItsEnd) {
   Target target({"direct"});
   auto client = target.Connect();
@@ -126,7 +127,7 @@ TEST(Gate, ACaptureThatBeginsInAStepContinuesToItsEnd) {
   EXPECT_NE(target.Hear(), "");
 }
 
-// A child process passes the gate, whatever happens to its parent.
+// A child process passes the gate in every state of its parent's gate.
 TEST(Gate, AChildForkedInAStepIsNotBlocked) {
   Target target({"direct"});
   auto client = target.Connect();

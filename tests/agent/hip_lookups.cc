@@ -14,7 +14,7 @@
 using namespace stasis::hip;  // NOLINT: the official names
 namespace fn_of_hip = stasis::hip::fn;
 
-// The agent's: it is loaded before the program.
+// Resolves to the agent's function, because a preloaded library is searched first.
 extern "C" __attribute__((weak)) CUresult hipMemGetInfo(size_t* left, size_t* total);
 
 namespace {
@@ -32,7 +32,7 @@ F* Find(void* library, const char* name) {
   return found;
 }
 
-// The library whose code is at this address.
+// Returns the library whose code is at this address.
 const char* OwnerOf(void* address) {
   Dl_info info{};
   Demand(dladdr(address, &info) != 0, "an address without a library");
@@ -57,7 +57,7 @@ void CheckHooks(void* hip) {
          "hipGetProcAddress returns the hook");
 }
 
-// Memory of the agent is described as HIP describes memory of hipMalloc.
+// The agent describes its memory as HIP describes memory of hipMalloc.
 void CheckMemory(void* hip) {
   constexpr size_t kBytes = 32 << 20;
   CUdeviceptr ptr = 0;
@@ -94,7 +94,7 @@ void CheckMemory(void* hip) {
          "hipMalloc after a reset");
 }
 
-// HIP's functions stay HIP's in a process that uses CUDA.
+// In a process that uses CUDA, HIP's functions are not hooked.
 void CheckBoth() {
   void* cuda = dlopen("libcuda.so.1", RTLD_NOW);
   void* hip = dlopen("libamdhip64.so.6", RTLD_NOW | RTLD_GLOBAL);

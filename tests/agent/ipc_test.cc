@@ -91,7 +91,7 @@ TEST(Ipc, AnswersLikeThePlainDriver) {
   const std::string handle = owner.Ask("ipc-get " + a), other = owner.Ask("ipc-get " + b);
   EXPECT_EQ(owner.Ask("ipc-open " + handle), kInvalidContext) << "not in its own process";
 
-  // Opening twice gives the same address, until it is closed twice.
+  // A second open returns the same address. The memory stays open until it is closed twice.
   const std::string first = importer.Ask("ipc-open " + handle);
   const std::string second = importer.Ask("ipc-open " + handle);
   EXPECT_EQ(importer.Ask("address " + first), importer.Ask("address " + second));
@@ -150,8 +150,8 @@ TEST(Ipc, AForgedHandleOpensNothing) {
   EXPECT_EQ(importer.Ask("ipc-open " + handle), "0");
 }
 
-// Memory shared by a program without an agent belongs to the driver, which could not restore it:
-// the error names it.
+// Memory shared by a program without an agent belongs to the driver, which could not restore it.
+// The error names the call that opened it.
 TEST(Ipc, MemorySharedByTheDriverIsABlocker) {
   Target plain({"direct"}, /*agent=*/false), importer({"direct"});
   plain.Ask("alloc 4096");
@@ -311,7 +311,7 @@ TEST(Ipc, ADeadClientIsRolledBack) {
   EXPECT_EQ(a->hello().ipc_peer_count, 1u) << "they know of each other";
 }
 
-// The header tells this to programs that cannot ask the agent.
+// Programs that cannot ask the agent read this in the agent's header.
 TEST(Ipc, TheHeaderSaysThatMemoryIsShared) {
   Target owner({"direct"}), importer({"direct"});
   const auto& shares = SaysItShares;
@@ -324,13 +324,13 @@ TEST(Ipc, TheHeaderSaysThatMemoryIsShared) {
     EXPECT_TRUE(shares(importer));
     importer.Ask(end + theirs);
     EXPECT_FALSE(shares(importer));
-    for (int i = 0; i < 60000 && shares(owner); ++i) usleep(1000);  // it is notified
+    for (int i = 0; i < 60000 && shares(owner); ++i) usleep(1000);  // the owner is notified
     EXPECT_FALSE(shares(owner));
   }
 }
 
-// Only the owner is suspended: a process that opens its shared memory waits until it is back,
-// outside of its own gate.
+// Only the owner is suspended. A process that opens the owner's memory waits until the memory is
+// back, outside of its own gate.
 TEST(Ipc, AnOpenWaitsForAnOwnerThatIsSuspended) {
   Target owner({"direct"}), importer({"direct"}), other({"direct"});
   const std::string mine = owner.Ask("alloc 3000000");
@@ -360,7 +360,7 @@ TEST(Ipc, AnOpenWaitsForAnOwnerThatIsSuspended) {
   EXPECT_EQ(importer.Ask("check 0 1"), "right");
 }
 
-// The owner dies instead, so there is nothing to wait for.
+// If the owner has died, there is nothing to wait for.
 TEST(Ipc, AnOpenDoesNotWaitForAnOwnerThatHasEnded) {
   Target owner({"direct"}), importer({"direct"});
   const std::string handle = owner.Ask("ipc-get " + owner.Ask("alloc 3000000"));
@@ -439,8 +439,7 @@ TEST(Ipc, WaitingForAnEventDoesNotDisturbCaptures) {
   EXPECT_EQ(importer.Ask("ipc-sync 0"), "0");
 }
 
-// A program must not take an event that cannot be queried for reached: it would read data too
-// early.
+// An event that cannot be queried must not count as reached: the program would read data too early.
 TEST(Ipc, AnEventThatCannotBeQueriedIsNotReached) {
   constexpr const char* kUnknown = "999";
   Target owner({"direct"}), importer({"direct"});

@@ -40,7 +40,7 @@ static int Sleeps(int thread) {
 
 static void* FirstCall(void* nothing) {
   atomic_store(&caller, (int)syscall(SYS_gettid));
-  // Not a call that passes the gate: such a call takes the loader's lock before it looks up the
+  // Do not use a call that passes the gate: it takes the loader's lock before it looks up the
   // driver.
   void* found = NULL;
   EXPECT(cuGetProcAddress("cuMemAlloc", &found, 12000, 0) == 0 && found != NULL);

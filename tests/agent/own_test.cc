@@ -79,7 +79,7 @@ TEST_F(Own, TheDriverAloneCanSaveIt) {
   ExpectIntact();
   EXPECT_EQ(ThroughTheDriver(), CUDA_SUCCESS);
   ExpectIntact();
-  // The agent can save it as before.
+  // The agent can save the memory as before.
   auto client = target_.Connect();
   ASSERT_DONE(client);
   ASSERT_DONE(client->Close(kLong));
@@ -113,8 +113,8 @@ TEST_F(Own, WithoutRoomNothingChanges) {
   ExpectIntact();
 }
 
-// The driver removes the imports and fails to map replacements: the agent keeps them, and restores
-// them when its client disconnects.
+// The imports are unmapped, and the driver fails to map their replacements. The agent keeps the
+// memory and restores it when its client disconnects.
 TEST_F(Own, UnmappedMemoryIsRestoredLater) {
   {
     auto client = target_.Connect();

@@ -95,7 +95,7 @@ TEST(Pools, AnotherStreamDoesNotGetMemoryInUse) {
   }
 }
 
-// The same stream can reuse it at once, because of the stream's order.
+// The same stream can reuse freed memory at once, because of the stream's order.
 TEST(Pools, TheSameStreamReusesItsFreedMemory) {
   Target target({"direct"});
   std::string first = target.Ask("pool-alloc 20971520 0");
@@ -104,7 +104,7 @@ TEST(Pools, TheSameStreamReusesItsFreedMemory) {
   EXPECT_EQ(target.Ask("pool-free " + first + " 0"), "0");
   std::string second = target.Ask("pool-alloc 18874368 0");
   EXPECT_EQ(target.Ask("address " + second), target.Ask("address " + first));
-  // Other streams must still wait for the rest of it.
+  // Other streams must still wait for the rest of the freed memory.
   std::string third = target.Ask("pool-alloc 2097152 1");
   EXPECT_EQ(target.Ask("pool-set " + third + " 1"), "0");
   EXPECT_EQ(target.Ask("sync 1"), "0");
@@ -207,7 +207,7 @@ TEST(Pools, KeepMemoryUpToTheirThresholdUntilTrimmed) {
     EXPECT_EQ(target.Ask("pool-trim 0"), "0");
     EXPECT_EQ(target.Ask("pool-get " + kReserved), "0");
     EXPECT_EQ(FreeBytes(), outside);
-    // Without a threshold any synchronisation frees it.
+    // Without a threshold any synchronisation frees unused memory.
     EXPECT_EQ(target.Ask("pool-put " + kThreshold + "0"), "0");
     for (const char* wait : {"sync 1", "sync-context"}) {
       std::string c = target.Ask("pool-alloc 41943040 1");
@@ -373,7 +373,7 @@ TEST(Pools, AFailedFreeReturnsItsEvent) {
     Fault fault(target, "cuCtxPushCurrent_v2=fail");
     ASSERT_EQ(target.Ask("pool-free 1 0"), "0") << "it waits for the stream instead";
   }
-  // Without a free event this free would have to create one or wait, and both fail.
+  // If no event can be reused, this free has to create one or wait, and both fail.
   Fault fault(target, "cuEventCreate=fail,cuStreamSynchronize=fail");
   EXPECT_EQ(target.Ask("pool-free 2 0"), "0");
 }

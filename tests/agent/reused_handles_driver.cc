@@ -124,7 +124,7 @@ DRIVER cuMemPoolDestroy(CUmemoryPool) {
   return driver.pools_stay ? CUDA_ERROR_INVALID_VALUE : Returned();
 }
 DRIVER cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute, void* value) {
-  memset(value, 0, 4);  // the smallest of them
+  memset(value, 0, 4);  // the size of the smallest attribute
   return CUDA_SUCCESS;
 }
 DRIVER cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t, CUmemoryPool, CUstream) {

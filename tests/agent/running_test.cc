@@ -1,4 +1,4 @@
-// A client copies memory of a program that runs on.
+// A client copies memory of a program that continues to run.
 
 #include <optional>
 
@@ -16,7 +16,7 @@ std::string AllocateAndFill(Target& target, size_t bytes, int seed) {
 TEST(Running, ExportsAllMemoryInTheOrderOfASuspend) {
   UseGpu();
   Target target({"direct"});
-  // More than fit into one packet.
+  // More ranges than fit into one packet.
   for (int i = 0; i < 230; ++i) target.Ask("vmm 2097152 1");
   AllocateAndFill(target, 40 << 20, 7);
   auto client = target.Connect();
@@ -26,7 +26,7 @@ TEST(Running, ExportsAllMemoryInTheOrderOfASuspend) {
   ASSERT_DONE(running);
   EXPECT_EQ(running->fds.size(), running->ranges.size());
   EXPECT_EQ(running->ranges.size(), client->hello().range_count);
-  // The program works meanwhile.
+  // The program continues to use its memory meanwhile.
   const std::string piece = AllocateAndFill(target, 3 << 20, 8);
   EXPECT_EQ(target.Ask("check " + piece + " 8"), "right");
   running->fds.clear();

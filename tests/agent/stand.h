@@ -85,7 +85,7 @@ class Hold {
 // Returns true if the target's header says that it shares memory with another process.
 bool SaysItShares(const Target& target);
 
-// Connects without AgentClient, for input that it never sends.
+// Connects without AgentClient, to send input that AgentClient never sends.
 UniqueFd ConnectSocket(Target& target);
 
 // Returns the free memory of the software GPU.

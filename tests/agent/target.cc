@@ -384,7 +384,7 @@ std::string Do(const std::string& verb, uint64_t a, uint64_t b) {
 }  // namespace target
 
 int main(int argc, char** argv) {
-  using namespace target;  // NOLINT: its parts
+  using namespace target;  // NOLINT: this program consists of it
   if (argc < 2) return 2;
   setvbuf(stdout, nullptr, _IOLBF, 0);
   UseLookup(argv[1]);

@@ -33,13 +33,13 @@ CUresult Import(CUmemGenericAllocationHandle* handle, void* fd, CUmemAllocationH
   return import_by_address(handle, &descriptor, type);
 }
 
-// Only this ends what a HIP program has on a device.
+// The only function that ends a HIP program's state on a device.
 CUresult (*reset)();
 CUresult Reset(CUdevice) { return reset(); }
 
 }  // namespace
 
-// Binds the driver's functions to HIP's. The program must not link libcuda.
+// Binds the driver functions' pointers to HIP's functions. The program must not link libcuda.
 void UseLookup(const std::string& way) {
   void* hip = dlopen("libamdhip64.so.6", RTLD_NOW | RTLD_GLOBAL);
   if (hip == nullptr) Die(dlerror(), 0);
@@ -89,7 +89,7 @@ void UseLookup(const std::string& way) {
     void* address = nullptr;
     CUdriverProcAddressQueryResult status{};
     unsigned found = 0;
-    // Version 12000, which has cuCtxCreate without parameters.
+    // Looks up the versions of CUDA 11.8, except cuCtxCreate_v2, which is found by its symbol.
     if (way == "dlsym") address = dlsym(driver, symbol);
     if (way == "lookup") ask(name, &address, 11080, 0, &status);
     if (way == "cudart") runtime(name, &address, 11080, 0, &found);

@@ -8,7 +8,7 @@
 
 namespace target {
 
-using namespace stasis::cuda;  // NOLINT: what this program is made of
+using namespace stasis::cuda;  // NOLINT: this program uses that API throughout
 
 // symbol; the name and version for cuGetProcAddress
 #define FUNCTIONS(X)                                                                  \
@@ -82,8 +82,8 @@ extern Api api;
 void Must(CUresult r, const char* what);
 #define MUST(call) Must(api.call, #call)
 
-// Fills `api`: "direct", "dlsym", "lookup" (cuGetProcAddress) or "cudart"; the last two not for
-// HIP.
+// Fills `api`: "direct", "dlsym", "lookup" (cuGetProcAddress) or "cudart". HIP supports only the
+// first two.
 void UseLookup(const std::string& way);
 
 }  // namespace target

@@ -1,5 +1,5 @@
-"""Flips one bit of an image, at a thousand places in its packs and other files: the damage must be
-found, and the file named. (`bad_manifest.py` flips bits of the manifest.)
+"""Flips one bit of an image, at a thousand positions in its packs and other files: the damage must be found, and the
+file named. (`bad_manifest.py` flips bits of the manifest.)
 
 One process verifies all flips (verify_flips.cc). Some of them, all with --all, are also given to
 `stasis restore`, which must reject the image before the program runs and change no file.
@@ -39,7 +39,7 @@ def run(bench: Bench):
     subject = Subject(bench)
     pick = random.Random(2)
     data = [(name, (subject.bad / name).stat().st_size) for name in subject.files if str(name) != MANIFEST]
-    # The first and last byte of every file, and other places in proportion to the sizes.
+    # The first and last byte of every file, and other positions in proportion to the sizes.
     ends = [(name, at) for name, size in data if size for at in sorted({0, size - 1})]
     packs = [(name, size) for name, size in data if name.parts[0] == "packs"]
     others = [(name, size) for name, size in data if name.parts[0] != "packs"]

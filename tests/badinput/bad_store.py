@@ -1,4 +1,4 @@
-"""Places that cannot hold images or state, and state that Stasis did not write."""
+"""Directories that cannot hold images or state, and state that Stasis did not write."""
 
 import os
 import sys

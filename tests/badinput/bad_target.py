@@ -132,7 +132,7 @@ def has_sys_resource():
 
 
 def suspended_by_another_user(bench):
-    """Root does not have that user's state: the error says which user does, and gives a command."""
+    """Root does not have that user's state. The error names the user and shows a command."""
     with Nobody(bench) as nobody:
         env = {"SOFTGPU_DIR": nobody.env["SOFTGPU_DIR"]}
         nobody.stasis("gpu", "ls")

@@ -49,7 +49,7 @@ class Bench:
         return {**found, **self.remembered()}
 
     def remembered(self):
-        """Returns the content of the job database, except what a mere look at a job changes."""
+        """Returns the content of the job database, without the columns that a command changes by only reading a job."""
         path = self.world.state / "data" / "jobs" / ".jobs.db"
         if not path.exists():
             return {"jobs": "[]", "checkpoints": "[]"}  # created on demand

@@ -27,7 +27,8 @@ bool Flip(const std::string& path, off_t offset, int bit) {
   return ::pwrite(file.get(), &byte, 1, offset) == 1;
 }
 
-// Describes the error in the answer to a damaged `file`; empty if the damage was found there.
+// Returns an empty string if verification finds the damage in `file` and nothing else; otherwise
+// the reason.
 std::string Missed(const std::string& image, const std::string& file) {
   auto reader = ImageReader::Open(image);
   if (!reader) return "the image does not open: " + reader.error().ToString();

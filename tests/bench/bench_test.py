@@ -30,7 +30,7 @@ class Machine:
         self.arena = self.world.folder / "arena"
         self.arena.mkdir(mode=0o700)
         self.world.env["STASIS_ARENA_DIR"] = str(self.arena)
-        # The free memory for later comparison.
+        # The free GPU memory, for later comparison.
         self.free = self.gpu_free()
 
     def gpu_free(self):
@@ -41,7 +41,7 @@ class Machine:
                                  *words, **more)
 
     def await_end(self, name):
-        """Counts processes of that name; some may still be exiting."""
+        """Waits until no process of that name is left. Some may still be exiting."""
         def left():
             self.world.reap()
             return [processes.describe(p) for p in processes.named(name, os.getpid())]
@@ -147,8 +147,8 @@ def reserved_memory_stays(machine):
 
 
 def huge_pages(machine):
-    """The machine's setting during and after the measurement. Uses a file in its place, where the
-    last written word comes first and the word in brackets stays."""
+    """Checks the machine's setting during and after the measurement. A file replaces the setting: the word that was
+    written last comes first, and the word in brackets stays."""
     setting = "/sys/kernel/mm/transparent_hugepage/enabled"
     if not os.path.exists(setting):
         print("SKIPPED  this kernel has no transparent huge pages")

@@ -22,7 +22,7 @@ def files(folder):
 
 
 def expect_clean(host, folder, server):
-    """Both repositories are as new, and no local image is left."""
+    """Checks that both repositories are empty again, and that no local image is left."""
     demand(files(folder) == ["repo"], f"left in the folder: {files(folder)}")
     folders = [path for path in folder.rglob("*bench-*")]
     demand(not folders, f"left in the folder: {folders}")
@@ -74,7 +74,7 @@ def refusals(world, host):
 
 
 def interrupted(world, host, server):
-    """Ctrl-C while plain objects and while packs are on their way."""
+    """Ctrl-C while plain objects are transferred, and while packs are."""
     for target in ("/check/", "/packs/"):
         seen = len(server.log())
         command = world.begin("bench", "--remote", "fleet", "--size", "72MiB", "--rounds", "500", env=host.env)

@@ -84,7 +84,7 @@ def limits(world):
         demand(not list(folder.iterdir()), "something was left in the store")
     for size, level in (("8m", "warning"), ("900k", "cannot")):
         with small_disk(world, f"state{size}", size) as folder:
-            # Without a copy of the agent's library, which would fill it.
+            # Create only this folder, because a copy of the agent's library would fill the disk.
             (folder / "run").mkdir(mode=0o700)
             look(world, env={"STASIS_STATE_DIR": str(folder)}).expect("run-folder", level, str(folder))
     meminfo = world.folder / "meminfo"
@@ -283,7 +283,7 @@ def mount_namespaces(world):
     fault = {"STASIS_FAULT": "image-begin:before:die"}
     for options in (["-m"], ["-m", "-p", "-f", "--kill-child", "--mount-proc"]):
         with criu_less(world, ["unshare", *options, "setsid", "-w", world.workloads / "vector", "--interval", "10"]) as program:
-            # The last one is the program itself; unshare and setsid may be its ancestors.
+            # The last process is the program itself; unshare and setsid may be its ancestors.
             pid = processes.tree(program.pid)[-1]
             same_as_dump(world, pid, "mount-namespace", env=fault)
             world.stasis("suspend", pid)

@@ -156,7 +156,7 @@ def verbs_of(world, path=()):
 
 
 def all_is_offered(world):
-    """Returns every subcommand and option of the help texts."""
+    """Checks that bash completes every subcommand and option of the help texts."""
     known = verbs_of(world)
     demand(len(known) > 30 and "--tcp" in known[("dump",)], f"the help texts were not understood: {known}")
     for path, options in known.items():

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`stasis run` when the disk with Stasis's own state has no byte free: it starts nothing, says why, leaves nothing behind, and
-works again as soon as there is room."""
+"""`stasis run` when the disk with Stasis's own state is full: it starts nothing, gives the reason, leaves nothing
+behind, and works again as soon as there is space."""
 
 import os
 import pathlib
@@ -36,7 +36,7 @@ def names(folder):
 
 
 def refused(world, state, env, left_pages=0):
-    """Returns False where the few pages that are left were enough."""
+    """Checks that `run` is refused while only `left_pages` pages are free. Returns False if these were enough."""
     fill(state, left_pages)
     before = names(state)
     command = world.stasis("run", "--job", "late", "--", "sleep", "1000", env=env, expect=None)
@@ -65,10 +65,10 @@ def run(world):
     world._mounts.append(str(state))
     env = {"STASIS_STATE_DIR": str(state)}
     try:
-        refused(world, state, env)  # the first command there
+        refused(world, state, env)  # the first command with this state directory
         world.stasis("run", "--job", "first", "--", "true", env=env)
         world.stasis("wait", "first", env=env, expect=None)
-        # The agent's library and the database are there.
+        # The agent's library and the database now exist.
         pages = 0
         while refused(world, state, env, pages):
             pages += 1

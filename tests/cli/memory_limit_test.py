@@ -37,7 +37,7 @@ def run(world):
         job.expect_running()
         job.finish()
         world.stasis("arena", "free")
-        # Both share one limit, so the program's own memory counts too.
+        # The program and the command share one limit, so the program's own memory counts too.
         group.limit_memory(240 * MIB)
         world.shell(group.command(["stasis", "run", "--job", "inner", "--", world.workloads / "vector",
                                    "--memory", "128M", "--interval", "10"]))

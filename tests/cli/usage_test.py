@@ -72,7 +72,7 @@ def verbs(world, path=()):
     return set().union(*(verbs(world, (*path, verb)) for verb in inner))
 
 
-# Not tested below: these run long or show a program's output.
+# Not tested below, because these run long or show a program's output.
 ELSEWHERE = {"bench", "attach", "daemon start", "migrate", "receive"}
 
 

@@ -54,8 +54,8 @@ class Containerd(Runc):
         self.output = self.folder / "output"
         self.output.mkdir(parents=True)
         self.socket = self.folder / "sock"
-        # containerd's shims keep runc's state in /run/containerd/runc/NAMESPACE, whatever its daemon's folders are.
-        # containerd refuses a name such as "world-a__b_", which mkdtemp may make.
+        # containerd's shims always keep runc's state in /run/containerd/runc/NAMESPACE. containerd rejects a name such
+        # as "world-a__b_", which mkdtemp may return.
         self.namespace = world.folder.name.replace("_", "0")
         self.env["CONTAINERD_NAMESPACE"] = self.namespace
         settings = self.folder / "config.toml"
@@ -89,8 +89,8 @@ class Containerd(Runc):
         return "\n".join(found)
 
     def run(self, name, workload, *args, agent=True, edits=({}, [])):
-        """Its output goes to a named pipe, because a restore wants files to be as long as they were. `edits`: further
-        variables and mounts, those of a CDI device."""
+        """Runs a container. Its output goes to a named pipe, because a restore requires files of unchanged size.
+        `edits`: additional environment variables and mounts, those of a CDI device."""
         pipe = self.output / "pipe"
         os.mkfifo(pipe)
         self.pipe = os.open(pipe, os.O_RDWR)

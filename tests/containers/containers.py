@@ -1,5 +1,5 @@
-"""Shared by the tests of all container runtimes: the root file system of containers, and the mounts and variables of GPU
-programs."""
+"""Shared by the tests of all container runtimes: the root file system of containers, and the mounts and environment
+variables of GPU programs."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ def make_root(folder):
 
 
 def agent_folder(world):
-    """Returns the folder that containers have as /opt/agent."""
+    """Returns the folder that is mounted as /opt/agent in containers."""
     folder = world.folder / "agent"
     if not folder.exists():
         folder.mkdir()
@@ -70,7 +70,7 @@ def program_of(workload):
 
 
 def cdi_edits(world):
-    """Returns the variables and the bind mounts of the CDI device stasis.dev/agent=on."""
+    """Returns the environment variables and the bind mounts of the CDI device stasis.dev/agent=on."""
     folder = world.folder / "cdi"
     world.stasis("cdi", "install", "--dir", folder)
     edits = json.loads((folder / "stasis.json").read_text())["devices"][0]["containerEdits"]

@@ -1,5 +1,5 @@
-"""cpu_ratio.py --build DIR: how long runc checkpoints a container without a GPU, with the plugin in CRIU and without.
-Prints the medians of ten checkpoints each, in turn, and their ratio. A measurement, not a test."""
+"""cpu_ratio.py --build DIR: measures how long runc takes to checkpoint a container without a GPU, with and without the
+plugin in CRIU. Prints the medians of ten checkpoints each, in turn, and their ratio. Not a test."""
 
 import pathlib
 import statistics

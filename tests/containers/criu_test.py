@@ -18,7 +18,7 @@ from world import demand  # noqa: E402
 
 
 def run_case(world, test, *args):
-    """Each case has a plugin folder, and image folders, of its own."""
+    """Runs a case with its own plugin folder and image folders."""
     plugin = Plugin(world)
     try:
         test(world, plugin, *args)
@@ -30,7 +30,7 @@ def run_case(world, test, *args):
 
 
 def finish(plugin, program):
-    """The program must have all of its memory."""
+    """Checks that the program has all of its memory, and ends it."""
     plugin.await_idle()
     program.expect_running()
     program.finish()
@@ -48,7 +48,7 @@ def there_and_back(_world, plugin, workload, agent):
     plugin.await_idle()
     folder = plugin.dump(program, "-R")
     program.expect_running()
-    # Into the same folder, as a container runtime does.
+    # Dump into the same folder, as a container runtime does.
     folder = plugin.dump(program, folder=folder)
     plugin.restore(program, folder)
     finish(plugin, program)
@@ -106,7 +106,8 @@ def script_refuses(world, plugin, *words):
 
 
 def held(world, plugin, phase, begin):
-    """Runs `begin` with a daemon whose worker stops before a phase. Returns its command and the file that holds it."""
+    """Runs `begin` with a daemon whose worker stops before a phase. Returns the command, and the file whose removal
+    lets the worker continue."""
     hold = world.folder / "tmp" / "hold"
     hold.write_text("")
     plugin.start_daemon({"STASIS_FAULT": f"{phase}:before:hold={hold}"})
@@ -116,7 +117,8 @@ def held(world, plugin, phase, begin):
 
 
 def killed(world, plugin, victim, phase, *words):
-    """CRIU, or the daemon's worker, is killed in a phase of a dump. The program runs on or is gone with a good image."""
+    """CRIU, or the daemon's worker, is killed in a phase of a dump. The program continues, or has ended with a good
+    image."""
     program = plugin.spawn("vector")
     folder = plugin.image_folder()
     command, hold = held(world, plugin, phase, lambda: plugin.begin("dump", folder, "-t", program.pid, *words))
@@ -147,7 +149,7 @@ def killed(world, plugin, victim, phase, *words):
 
 
 def suspended(world, plugin):
-    """A program that was suspended before stays so."""
+    """A program that was suspended before the dump stays suspended."""
     plugin.start_daemon()
     program = plugin.spawn("vector")
     program.expect_running()
@@ -216,7 +218,7 @@ def mixed(world, plugin):
 
 
 def hostile(world, plugin):
-    """GPU data that somebody has changed, with correct checksums, is refused before root's daemon acts on it."""
+    """GPU data that has been changed, with correct checksums, is refused before root's daemon acts on it."""
     def forge(*words):
         subprocess.run([world.build / "tests" / "security_forge", data, *map(str, words)], check=True)
 
@@ -288,7 +290,7 @@ def killed_in_restore(world, plugin, victim, phase):
     world.expect_clean()
     plugin.end_daemon()
     plugin.start_daemon()
-    # A killed CRIU has let the program write for a moment.
+    # After CRIU was killed, the program could write for a moment. Undo that.
     os.truncate(program.files[0], size)
     plugin.restore(program, folder)
     finish(plugin, program)

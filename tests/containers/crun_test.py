@@ -19,7 +19,7 @@ UNIFIED = "/sys/fs/cgroup/unified"
 
 def with_crun(world, test, *args):
     stage = Runc(world, configure=False, program=str(CRUN))
-    # crun knows no annotation for CRIU's configuration.
+    # crun has no annotation for CRIU's configuration.
     stage.env["CRIU_LIBS_DIR"] = str(stage.plugin.folder)
     # crun refuses a machine that has controllers of both versions of control groups.
     hybrid = os.path.ismount(UNIFIED)

@@ -1,4 +1,4 @@
-"""CRIU with our plugin and a daemon, as a container runtime finds them."""
+"""CRIU with our plugin and a daemon, in the set-up that a container runtime uses."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ class Plugin:
         return folder
 
     def begin(self, verb, folder, *words, plugin=True):
-        """Starts CRIU. It must not see the variables of the program's environment."""
+        """Starts CRIU, which must not see the environment variables of the program."""
         env = {"PATH": os.environ["PATH"], "CRIU_LIBS_DIR": str(self.folder) if plugin else "/proc/self/task"}
         command = Command([self.criu, verb, "--no-default-config", "-v4", "-o", f"{verb}.log", "-D", folder,
                            "--shell-job", *words], env, self.world.folder)

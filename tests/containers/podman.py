@@ -75,14 +75,14 @@ class Podman(Runc):
         return self.podman("logs", name, code=None).out
 
     def expect_running(self, name):
-        """It prints two more rounds, and has verified its memory in each."""
+        """Waits until the container has printed two more rounds. It has then verified its memory in each."""
         begin = len(re.findall(r"^ROUND ", self.text(name), re.M))
         wait_until(lambda: len(re.findall(r"^ROUND ", self.text(name), re.M)) >= begin + 2, 60,
                    lambda: f"{name} does not run:\n{self.text(name)[-1000:]}\n{self.criu_logs()}")
         demand("FAILED" not in self.text(name), lambda: self.text(name)[-1000:])
 
     def finish(self, name):
-        """Asks it to exit; it verifies all of its memory first."""
+        """Asks the container's program to exit. It verifies all of its memory first."""
         self.expect_running(name)
         self.podman("kill", "--signal", "TERM", name)
         wait_until(lambda: "EXIT-SUCCESS" in self.text(name), 60, lambda: f"{name}: {self.text(name)[-1000:]}")

@@ -48,7 +48,7 @@ def left_running(_world, stage):
 
 
 def archive(world, stage):
-    """Exported, removed, imported; then clones beside it."""
+    """Exports, removes and imports a container, then restores two clones of it."""
     stage.run("c1", *VECTOR)
     path = world.folder / "tmp" / "c1.tar"
     stage.podman("container", "checkpoint", "--export", path, "c1")
@@ -99,8 +99,8 @@ def by_reference(world, stage):
 
 
 def limited(_world, stage):
-    """A software GPU's memory counts as the container's. The limit has no room for a copy of it: the daemon makes that,
-    outside of the container's control group."""
+    """A software GPU's memory counts as the container's. The limit leaves no room for a copy of this memory, so the
+    daemon makes the copy outside of the container's control group."""
     stage.run("c1", "vector", "--memory", "300M", "--interval", "10", options=("--memory", "450m"))
     stage.podman("container", "checkpoint", "c1")
     stage.podman("container", "restore", "c1")

@@ -18,7 +18,8 @@ from world import Command, demand
 
 class Runc:
     def __init__(self, world, configure=True, program="runc"):
-        """`configure`: containers name a configuration of CRIU with the plugin. Otherwise CRIU's default one counts."""
+        """`configure`: containers name a CRIU configuration that loads the plugin. Otherwise CRIU reads its default
+        configuration."""
         self.world, self.program = world, program
         self.plugin = Plugin(world)
         self.root = world.folder / "runc"
@@ -34,7 +35,7 @@ class Runc:
         self.keeper = None
 
     def keep_broker(self):
-        """softgpu's broker ends with its last client, and a container could not start it."""
+        """Keeps a client, because softgpu's broker ends with its last client and a container could not start it."""
         self.keeper = subprocess.Popen([self.world.workloads / "counter", "--port", "0"], env=self.world.env,
                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                        stderr=subprocess.DEVNULL)
@@ -48,7 +49,7 @@ class Runc:
         self.world.disown(self.keeper.pid)
 
     def replace_gpus(self, first, devices):
-        """The machine has other GPUs now. `first` is the number in the UUID of the first one."""
+        """Gives the machine other GPUs. `first` is the number in the UUID of the first one."""
         self.end_broker()
         wait_until(lambda: self.world.reap() or not self.world.named("softgpu-broker"), 30, "the broker does not end")
         self.world.env["SOFTGPU_FIRST"] = str(first)
@@ -98,7 +99,7 @@ def own_devices(world, nodes):
 
 class Container:
     def __init__(self, runc, name, workload, *args, agent=True, edits=({}, []), network="own"):
-        """`edits`: further variables and mounts, those of a CDI device. `network`: "own" or "host"."""
+        """`edits`: additional environment variables and mounts, those of a CDI device. `network`: "own" or "host"."""
         self.runc, self.world, self.name = runc, runc.world, name
         self.bundle = runc.world.folder / f"bundle-{name}"
         self.log = self.bundle / "log"
@@ -120,7 +121,7 @@ class Container:
         for source, destination, mode in [*mounts(world, agent), *edits[1]]:
             config["mounts"].append({"destination": str(destination), "type": "bind", "source": str(source),
                                      "options": ["bind", mode]})
-        # By default a container's group has its id only, so tests that run at the same time would share it.
+        # By default a container's control group is named after its id only, so concurrent tests would share it.
         config["linux"]["cgroupsPath"] = f"/{world.folder.name}-{self.name}"
         config["linux"]["resources"] = {"devices": [{"allow": False, "access": "rwm"}]}
         if network == "host":
@@ -182,7 +183,7 @@ class Container:
         return processes.text_of(self.log)
 
     def expect_running(self):
-        """It prints two more rounds, and has verified its memory in each."""
+        """Waits until the container has printed two more rounds. It has then verified its memory in each."""
         begin = len(re.findall(r"^ROUND ", self.text(), re.M))
         wait_until(lambda: len(re.findall(r"^ROUND ", self.text(), re.M)) >= begin + 2, 60,
                    lambda: f"{self.name} does not run: {self.state()}\n{self.text()[-1000:]}")
@@ -212,7 +213,7 @@ class Container:
         return "\n".join(line for line in lines if "Error" in line or "stasis:" in line)
 
     def finish(self):
-        """Asks it to exit; it verifies all of its memory first."""
+        """Asks the container's program to exit. It verifies all of its memory first."""
         self.expect_running()
         self.runc.runc("kill", self.name, "TERM")
         wait_until(lambda: "EXIT-SUCCESS" in self.text(), 60, lambda: f"{self.name}: {self.text()[-1000:]}")

@@ -57,7 +57,7 @@ def there_and_back(_world, stage, workload, agent, *words):
 
 
 def ended(stage, name="c1"):
-    """Returns a container that its checkpoint has ended, and the image folder."""
+    """Runs a container and ends it by a checkpoint. Returns the container and the image folder."""
     container = runc.Container(stage, name, *VECTOR).run()
     images = stage.plugin.image_folder()
     container.checkpoint(images=images)
@@ -109,7 +109,7 @@ def paused(world, stage, *words):
 
 
 def refusing_script(world, action="post-dump"):
-    """Adds an action script that refuses the dump or restore, to CRIU's configuration. Returns it."""
+    """Adds to CRIU's configuration an action script that refuses the dump or restore. Returns the script."""
     script = world.folder / "tmp" / "refuse"
     script.write_text(f'#!/bin/sh\n[ "$CRTOOLS_SCRIPT_ACTION" != {action} ]\n')
     script.chmod(0o755)
@@ -139,7 +139,7 @@ def paused_and_refused(world, stage):
 
 
 def needs_agent(_world, stage):
-    """Several GPU processes without the agent are refused, and nothing was touched."""
+    """Several GPU processes without the agent are refused before anything is touched."""
     container = runc.Container(stage, "c1", "tree", *VECTOR[1:], agent=False).run()
     images = stage.plugin.image_folder()
     container.checkpoint(images=images, code=1)
@@ -153,7 +153,7 @@ def restart_daemon(stage, env=None):
 
 
 def held(world, stage, phase):
-    """Starts the daemon again; its worker will stop before a phase. Returns the file that holds it."""
+    """Restarts the daemon so that its worker stops before a phase. Returns the file whose removal lets it continue."""
     hold = world.folder / "tmp" / "hold"
     hold.write_text("")
     restart_daemon(stage, {"STASIS_FAULT": f"{phase}:before:hold={hold}"})
@@ -205,7 +205,7 @@ class Steps:
             self.stage.plugin.start_daemon(self.env)
 
     def _errors(self):
-        """The lines of CRIU's newest log that matter."""
+        """Returns the errors and the plugin's lines in CRIU's newest log."""
         logs = sorted(self.world.folder.glob("criu-image-*/*.log"), key=lambda log: log.stat().st_mtime)
         lines = logs[-1].read_text(errors="replace").splitlines() if logs else []
         return "\n".join(line for line in lines if "Error" in line or "stasis" in line)[-1500:]
@@ -216,12 +216,12 @@ class Steps:
 
 
 def some(world, victim, steps):
-    """Without --all, CRIU is killed at every step, the others at every second one."""
+    """Without --all, CRIU is killed at every step, and the other victims at every second one."""
     return steps if world.every or victim == "criu" else steps[victim == "daemon"::2]
 
 
 def killed_in_dump(world, stage, victim, *steps):
-    """At each step: the container runs on, or it is gone with a good image."""
+    """Kills the victim at each step. The container then continues, or has ended with a good image."""
     container = runc.Container(stage, "c1", *VECTOR).run()
     held = Steps(world, stage)
     for step in some(world, victim, steps):
@@ -246,7 +246,7 @@ def killed_in_dump(world, stage, victim, *steps):
 
 
 def killed_in_restore(world, stage, victim, *steps):
-    """At each step: the container runs, or nothing of it is left and the image is good."""
+    """Kills the victim at each step. The container then runs, or nothing of it is left and the image is good."""
     container, images = ended(stage)
     held = Steps(world, stage)
     for step in some(world, victim, steps):
@@ -261,7 +261,7 @@ def killed_in_restore(world, stage, victim, *steps):
                 folder.rmdir()  # a killed CRIU leaves this empty folder
         yard = str(stage.root / "c1" / "criu-root")
         if victim == "runc" and yard in isolate.mounts():
-            isolate.unmount(yard)  # a killed runc leaves it, whatever CRIU does
+            isolate.unmount(yard)  # a killed runc leaves this mount, whatever CRIU does
         stage.runc("delete", "--force", "c1", code=None)
         wait_until(lambda: world.reap() or not world.named("vector"), 30, f"{step}: the container does not end")
         container.remove()
@@ -282,7 +282,7 @@ def fails_to_restore(world, container, images, why):
 
 
 def script_refuses(world, stage, action):
-    """Another action script refuses the dump, or the restore, after ours has agreed."""
+    """Another action script refuses the dump, or the restore, after our script has accepted it."""
     container = runc.Container(stage, "c1", *VECTOR).run()
     images = stage.plugin.image_folder()
     script = refusing_script(world, action)
@@ -366,7 +366,7 @@ def image_folder_is_full(world, stage, *words):
 
 
 def slow_suspend(world, stage):
-    """CRIU's alarm is not for the copy of GPU memory."""
+    """CRIU's timeout does not apply to the copy of GPU memory."""
     container = runc.Container(stage, "c1", *VECTOR).run()
     images = stage.plugin.image_folder()
     hold = held(world, stage, "data-save")
@@ -381,7 +381,7 @@ def slow_suspend(world, stage):
 
 
 def early(world, stage):
-    """A container that is left running does so while its GPU data is still being written."""
+    """With --leave-running, a container continues while its GPU data is still being written."""
     container = runc.Container(stage, "c1", *VECTOR).run()
     images = stage.plugin.image_folder()
     hold = held(world, stage, "commit")
@@ -439,7 +439,7 @@ def _another_gpu(world, stage):
     container.restore(images)
     container.finish()
     del stage.env["STASIS_GPU_MAP"]
-    # As many GPUs as before need no map.
+    # No map is needed for as many GPUs as before.
     stage.replace_gpus(1, 2)
     container = runc.Container(stage, "c2", *VECTOR).run()
     container.checkpoint(images=images)
@@ -453,7 +453,7 @@ def _another_gpu(world, stage):
 
 @contextlib.contextmanager
 def with_devices(world, stage, nodes):
-    """Gives the test a /dev of its own with these nodes, and starts the daemon again, which sees it."""
+    """Gives the test a /dev of its own with these nodes, and restarts the daemon so that it uses this /dev."""
     with runc.own_devices(world, nodes):
         restart_daemon(stage)
         yield

@@ -12,7 +12,7 @@ from world import demand  # noqa: E402
 
 
 class Machine:
-    """Folders for the set-up, and runtimes of the test's own on PATH."""
+    """Folders for the set-up, and a folder on PATH for fake container runtimes."""
 
     def __init__(self, world):
         self.world = world

@@ -22,7 +22,7 @@ VECTOR = ("vector", "--memory", "8M", "--interval", "50")
 
 
 def away_and_back(world, target, expect_running, options=()):
-    """Suspends and resumes it, and compares the output of `ps`."""
+    """Suspends and resumes the target, and compares the output of `ps`."""
     def look():
         return state_of(world.stasis("ps", "--containers", "--json", *options).json(), target)
 
@@ -41,7 +41,7 @@ def away_and_back(world, target, expect_running, options=()):
 
 
 def dump_without_set_up(world, target, options=()):
-    """The runtime's CRIU would fail on the GPU."""
+    """A dump is refused, because the runtime's CRIU would fail on the GPU."""
     refused = world.stasis("dump", target, *options, expect=5)
     demand("`sudo stasis container setup`" in refused.err, f"{refused}")
     checked = world.stasis("check", target, *options, "--json", expect=5).json()

@@ -263,7 +263,7 @@ class Cases:
         self.dump(last, "last")
         self.program.await_gone()
         self.done(last)
-        # What must be on the disk is enough to continue from.
+        # A program can be restored from what must be on the disk.
         self.program.restore(str(last.last_state("restored-from") / "last"))
         self.program.expect_running()
 
@@ -293,7 +293,7 @@ def main():
         Cases(world, options.only, options.most).run()
         world.expect_clean()
         world.close()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the last commands belong to it
+    except Exception as error:  # noqa: BLE001 - for any error, the last commands are printed
         known = isinstance(error, (Failed, processes.Late))
         print(error if known else traceback.format_exc())
         print(f"The last commands:\n{world.transcript(6)}")

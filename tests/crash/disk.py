@@ -73,7 +73,7 @@ class Bytes(Change):
             self._tear(content, torn)
 
     def _tear(self, content, torn):
-        """Some sectors of it, with or without the new file length."""
+        """Applies some sectors of the write, with or without the new file length."""
         sector, seed, longer = torn
         pick = random.Random(seed)
         if longer:
@@ -95,7 +95,7 @@ class State:
 
 
 class Disk:
-    """`root` is read now; call `read` after the commands have finished."""
+    """Reads `root` now; call `read` after the commands have finished."""
 
     def __init__(self, root):
         self.root = os.path.realpath(root)
@@ -275,7 +275,7 @@ class Disk:
         return self._cache[key]
 
     def signature(self, tree, leave_out=lambda path: False, path=""):
-        """Trees with equal digests have equal content."""
+        """Returns a digest. Trees with equal digests have equal content."""
         digest = hashlib.blake2b()
         for name in sorted(tree):
             below = f"{path}/{name}" if path else name

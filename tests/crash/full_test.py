@@ -34,7 +34,7 @@ def preload(world, store, fault, n):
 
 
 def fail_at_each(world, program, store, name, first, fault, why, *options):
-    """From the call `first` on."""
+    """Makes the call `first` fail, then later ones, until the dump succeeds."""
     before = on_disk(store)
     failed = 0
     for n in range(1, ENOUGH) if world.every else range(first, ENOUGH, STEP):

@@ -49,7 +49,7 @@ def expect_said(world, *patterns):
 
 
 def restored_at_once(world, form, *options):
-    """Twice: connections closed after a restore are kept in the same way."""
+    """Dumps and restores twice, because connections closed after a restore are kept in the same way."""
     program = start(world, form)
     port, listens = program.port(), form not in ("accepted", "bound")
     for _ in range(2 if listens else 1):

@@ -1,5 +1,5 @@
-"""Like ports_test.py, for a user who may dump and restore but cannot make the kernel drop
-connections: the restore waits, or tells how long it would have to wait."""
+"""Like ports_test.py, for a user who may dump and restore but cannot make the kernel drop connections: the restore
+waits, or reports how long it would have to wait."""
 
 import pathlib
 import re
@@ -10,7 +10,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "security"))
 
-import users  # noqa: E402 - it knows where the stage is
+import users  # noqa: E402 - adds tests/stage to the path
 from ports_test import FIN_WAIT_2, end, expect_said, remembered, start  # noqa: E402
 from users import ALICE, RESTORER, demand  # noqa: E402
 

@@ -73,7 +73,7 @@ void Memory() {
   });
 }
 
-// Much memory, so that a dump takes a while.
+// Uses much memory, so that a dump takes a while.
 void Big() {
   size_t size = 512u << 20;
   if (const char* mib = getenv("TARGET_MIB")) size = strtoul(mib, nullptr, 10) << 20;
@@ -140,7 +140,8 @@ void FileLock() {
   });
 }
 
-// Like servers; otherwise the port could not be reused while the kernel keeps closed connections.
+// Sets SO_REUSEADDR, as servers do. Otherwise the port could not be reused while the kernel keeps
+// closed connections.
 void ReuseAddress(int fd) {
   int on = 1;
   MUST(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
@@ -165,14 +166,14 @@ void TcpListen() {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     linger at_once{1, 0};
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-    // No process accepts. A full queue is as good as a connection, but a refusal is not.
+    // Does not connect, so only this socket is checked.
     MUST(fd >= 0);
     (void)address;
     close(fd);
   });
 }
 
-// Whether both ends must exist after a restore.
+// Whether both ends must be open after a restore.
 enum class Ends { kOpen, kMayBeClosed };
 
 void Connect(Ends ends) {
@@ -192,7 +193,7 @@ void Connect(Ends ends) {
 }
 
 void TcpConnect() { Connect(Ends::kOpen); }
-// For --tcp=close: the ends are closed one shortly after the other.
+// For --tcp=close, where CRIU closes one end shortly after the other.
 void TcpClosed() { Connect(Ends::kMayBeClosed); }
 
 // A connection in the accept queue of a listener.
@@ -224,7 +225,7 @@ void Vsock() {
   MUST(socket(AF_ALG, SOCK_SEQPACKET, 0) >= 0 || socket(AF_VSOCK, SOCK_STREAM, 0) >= 0);
 }
 
-// Its original name is removed, and another one is left.
+// The file's original name is removed, and another name is left.
 void Renamed() {
   std::string path = state_path + ".first", other = state_path + ".second";
   int fd = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);

@@ -22,7 +22,7 @@ def begun(fixture: DaemonFixture, *words):
 
 
 def ctrl_c(fixture: DaemonFixture):
-    """Cancels it: everything is rolled back."""
+    """Ctrl-C cancels the operation: everything is rolled back."""
     job, operation = begun(fixture)
     os.kill(operation.pid, signal.SIGINT)
     wait_until(lambda: fixture.operations()[0]["cancelled"], 60, "the daemon is not asked to cancel it")
@@ -59,10 +59,9 @@ def hang_up(fixture: DaemonFixture):
 
 
 def daemon_told_to_end(fixture: DaemonFixture):
-    """The daemon stops without waiting for the operation; its clients are told, and the operation
-    completes."""
+    """The daemon stops without waiting for the operation; its clients are notified, and the operation completes."""
     job, operation = begun(fixture)
-    fixture.kill(signal.SIGTERM)  # it has exited when this returns, while the operation is held
+    fixture.kill(signal.SIGTERM)  # returns after the daemon has exited, while the operation is held
     demand(operation.wait().code == 6, f"{operation}")
     for words in ("the daemon has gone away", "continues by itself", "`stasis ps -a`", "`stasis recover`"):
         demand(words in operation.err, f"the message lacks '{words}':\n{operation}")
@@ -96,7 +95,7 @@ def cancelled_before_it_begins(fixture: DaemonFixture):
 
 
 def second_operation(fixture: DaemonFixture):
-    """Two operations on one job exclude each other, whoever requested them."""
+    """Two operations on one job exclude each other, with and without the daemon."""
     job, operation = begun(fixture)
     for without in ([], ["--no-daemon"]):
         fixture.world.stasis(*without, "dump", "job", expect=7)
@@ -130,7 +129,7 @@ def daemon_ends_under_a_reader(fixture: DaemonFixture):
 
 
 def worker_killed(fixture: DaemonFixture):
-    """The error says so, and `recover` cleans up."""
+    """The error reports the killed worker, and `recover` cleans up."""
     job, operation = begun(fixture)
     worker, = fixture.workers()
     processes.end(worker)

@@ -24,7 +24,7 @@ __all__ = ["Failed", "DaemonFixture", "Program", "World", "demand", "isolate", "
 
 WORKER = "stasis-worker"
 
-# Has the worker's name and the original signal handling, which a shell would change.
+# Not a shell script, which would change the process name and the signal handling.
 WAITING_WORKER = """#!/usr/bin/python3 -IS
 import ctypes, os, signal, time
 ctypes.CDLL(None).prctl(15, b"stasis-worker")
@@ -36,8 +36,8 @@ os.execv("{worker}", ["{worker}"])
 
 
 class DaemonFixture:
-    """A test environment with one daemon at the place where its commands look for one. `env` is the
-    daemon's environment."""
+    """A test environment with one daemon, at the socket where its commands look for one. `env` is the daemon's
+    environment."""
 
     def __init__(self, world):
         self.world = world
@@ -61,7 +61,7 @@ class DaemonFixture:
             for command in self.world.log:
                 command.process.poll()
             self.world.reap()
-            # Waits until it is reaped: threads of a zombie may still hold its sockets and mounts.
+            # Wait until the daemon is reaped, because threads of a zombie may still hold its sockets and mounts.
             return processes.stat(self.pid) is None
         wait_until(gone, 60, lambda: f"the daemon does not end: {processes.describe(self.pid)}")
 
@@ -90,7 +90,7 @@ class DaemonFixture:
         wait_until(lambda: not self.operations(), 60, lambda: f"still under way: {self.operations()}")
 
     def begin_waiting(self, *words, begin=None):
-        """Starts a command and returns when it has a worker, the only one."""
+        """Starts a command and returns when it has the only worker."""
         self.await_workers_end()
         command = (begin or self.world.begin)(*words)
         wait_until(lambda: self.workers() or command.process.poll() is not None, 60, "no worker is started")
@@ -111,7 +111,7 @@ class DaemonFixture:
         wait_until(lambda: self.connected() == 0, 60, lambda: f"{self.connected()} are connected")
 
     def connected(self):
-        """Counts the connections to the daemon's socket; the listening socket is one."""
+        """Counts the connections to the daemon's socket, without the listening socket."""
         lines = pathlib.Path("/proc/net/unix").read_text().splitlines()
         return sum(line.endswith(f" {self.socket}") for line in lines) - 1
 
@@ -163,7 +163,7 @@ class DaemonFixture:
         return Program(self.world, name, "counter", ["--memory", "8M"]).run(*options)
 
     def end(self, job):
-        """The program verifies its data at the end, and its job is deleted."""
+        """Ends the program, which verifies its data, and deletes its job."""
         job.expect_running()
         job.finish()
         self.world.stasis("delete", job.name)
@@ -219,7 +219,7 @@ def main(cases):
                 if pid != os.getpid():
                     processes.end(pid)
             world.reap_all()
-            # Never deletes through a mount.
+            # Never delete through a mount.
             if not any(path.startswith(f"{world.folder}/") for path in isolate.mounts()):
                 shutil.rmtree(world.folder, ignore_errors=True)
         print(f"{os.times().elapsed - began:6.2f} s  {verdict:6}  {name}", flush=True)

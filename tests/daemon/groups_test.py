@@ -23,7 +23,7 @@ def restored(fixture: DaemonFixture):
             demand(group.holds(job.pid), pathlib.Path(f"/proc/{job.pid}/cgroup").read_text())
             demand(not group.holds(fixture.pid), "the daemon has moved")
             job.expect_running()
-            # Now requested from outside: the program leaves the group.
+            # Dump and restore from outside of the group: the program leaves the group.
             job.dump()
             job.restore()
             demand(not group.holds(job.pid), pathlib.Path(f"/proc/{job.pid}/cgroup").read_text())

@@ -43,7 +43,7 @@ def health(fixture: DaemonFixture):
 
 
 def health_of_a_drain(fixture: DaemonFixture):
-    """A load balancer must see it as unhealthy, also on connections of later callers."""
+    """A load balancer must see a draining daemon as unhealthy, also on connections of later callers."""
     fixture.start_holding("gpu-lock")
     job = fixture.counter()
     early = Raw(fixture)
@@ -60,7 +60,7 @@ def health_of_a_drain(fixture: DaemonFixture):
     fixture.world.stasis("daemon", "drain", "--timeout", "0.05", expect=1)
     # NOT_SERVING.
     demand(answers() == [b"\x08\x02"] * 4, f"{answers()}")
-    # A process with other groups needs a separate server.
+    # A caller with other groups is served by a separate gRPC server.
     os.setgroups([4242])
     demand(answers() == [b"\x08\x02"] * 4, f"{answers()}")
     os.setgroups([])
@@ -83,7 +83,7 @@ def reflection(fixture: DaemonFixture):
 
 
 def errors(fixture: DaemonFixture):
-    """The status has gRPC's code, and the trailer everything that the command line would print."""
+    """The status has gRPC's code, and the trailer has everything that the command line would print."""
     import grpc
     messages, stubs = fixture.start().stubs()
     stub = stubs.StasisStub(fixture.channel())
@@ -95,7 +95,7 @@ def errors(fixture: DaemonFixture):
         trailer = dict(failed.trailing_metadata())["stasis-error-bin"]
     error = messages.Error.FromString(trailer)
     demand(error.code == 5 and "nobody" in error.message and not error.not_undone, f"{error}")
-    # For a stream, and with advice.
+    # An error of a stream, with advice.
     try:
         list(stub.Suspend(messages.SuspendRequest(target="nobody")))
     except grpc.RpcError as failed:

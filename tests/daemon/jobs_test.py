@@ -116,8 +116,8 @@ def ending_jobs_are_operations(fixture: DaemonFixture):
 
 
 def log_is_read(fixture: DaemonFixture):
-    """The current log, or the growing log until the job has ended; complete, in small parts, with
-    arbitrary bytes."""
+    """Reads the current log, or the growing log until the job has ended: completely, in small parts, with arbitrary
+    bytes."""
     import grpc
     messages, stubs = fixture.start().stubs()
     stub = stubs.StasisStub(fixture.channel())
@@ -155,7 +155,7 @@ def log_is_read(fixture: DaemonFixture):
 
 
 def slow_reader_of_a_log(fixture: DaemonFixture):
-    """The daemon buffers nothing for a slow client: its worker waits, and exits with it."""
+    """The daemon buffers nothing for a slow client: its worker waits, and exits with the client."""
     messages, stubs = fixture.start().stubs()
     stub = stubs.StasisStub(fixture.channel())
     log = pathlib.Path(stub.Run(messages.RunRequest(job="job", argv=["/bin/sleep", "1000"], no_agent=True)).log)

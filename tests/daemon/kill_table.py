@@ -1,9 +1,8 @@
-"""kill_table.py --build DIR PLAN [--all] [--only PHASE]: kills the daemon at a phase of an
-operation: with --all at every phase, otherwise in the middle and at the last one, because the same
-code continues.
+"""kill_table.py --build DIR PLAN [--all] [--only PHASE]: kills the daemon at each phase of an operation. Without --all
+only a middle phase and the last one are tested, because the operation continues in the same way after every phase.
 
-The operation is held until the daemon is dead, and then completes by itself; its client is told the
-state. A new daemon agrees with `ps`.
+The operation is held until the daemon is dead, and then completes by itself. Its client gets an error that says so.
+`ps` of a new daemon shows the right state.
 """
 
 import pathlib

@@ -24,13 +24,13 @@ def start_status_drain(fixture: DaemonFixture):
     fixture.start()
     again = world.stasis("daemon", "start", "--json").json()
     demand(again == {"pid": fixture.pid, "socket": fixture.socket, "started": False}, f"{again}")
-    # Started explicitly at the same place, it is rejected.
+    # A second daemon with the same socket is rejected.
     second = world.begin(program="stasisd").wait()
     demand(second.code == 7 and "a daemon is already running" in second.err, f"{second}")
     status = fixture.status()
     demand((status["pid"], status["uid"], status["draining"], status["operations"]) == (fixture.pid, 0, False, []),
            f"{status}")
-    # Used by a command from another installation.
+    # Commands use this daemon, and all users may connect to it.
     world.stasis("ps")
     demand(os.stat(fixture.socket).st_mode & 0o777 == 0o666, "not all users may connect to root's")
     fixture.drain()
@@ -59,8 +59,7 @@ def ended_by_signal(fixture: DaemonFixture):
 
 
 def hangs(fixture: DaemonFixture):
-    """A stopped daemon is waited for, but not forever, and the command does not fall back to
-    working without it."""
+    """A command waits for a stopped daemon for a limited time, and does not fall back to working without it."""
     fixture.start()
     os.kill(fixture.pid, signal.SIGSTOP)
     fixture.world.stasis("ps", expect=1)
@@ -80,7 +79,7 @@ def other_users(fixture: DaemonFixture):
         server = socket.socket(socket.AF_UNIX)
         server.bind(fixture.socket)
         os.chmod(fixture.socket, 0o666)
-        # The kernel keeps the credentials of the listener.
+        # The kernel reports the credentials that the server has at listen().
         os.setresuid(NO_USER, NO_USER, NO_USER)
         server.listen()
         os.write(write, b"x")
@@ -152,8 +151,8 @@ def fill(path):
 
 
 def drain_awaits_the_end(fixture: DaemonFixture):
-    """`drain && start`, as in an upgrade: a drained daemon has released the socket. One whose
-    service manager does not read is late."""
+    """`drain && start`, as in an upgrade: a drained daemon has released the socket. The daemon stops late, because its
+    service manager does not read for a while."""
     world = fixture.world
     path = str(world.folder / "notify")
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

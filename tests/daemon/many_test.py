@@ -11,7 +11,7 @@ import time
 from daemon_fixture import DaemonFixture, Program, demand, main, wait_until
 
 LISTED = 200
-LIST_S = 20.0  # Time limit for a list. It normally takes a small part of that; a busy test machine
+LIST_S = 20.0  # Time limit for a list, which normally takes a small part of it. A busy test machine
                # may be slower.
 JOBS, CLIENTS = 20, 50
 SECONDS = float(os.environ.get("MANY_SECONDS", "6"))

@@ -10,7 +10,7 @@ import sys
 from daemon_fixture import DaemonFixture, demand, isolate, main, wait_until
 from users_test import ALICE, BOB, User, for_all, leave
 
-# As in src/api/server_pool.h.
+# The limits in src/api/server_pool.h.
 CALLERS, KEPT, OF_ACCOUNT = 1024, 64, 64
 SUBORDINATES = 100000  # her subordinate ids
 STRANGERS = 20000  # users without an account

@@ -10,7 +10,7 @@ import time
 
 from daemon_fixture import DaemonFixture, demand, main, wait_until
 
-# As in src/api/tcp.cc.
+# The limit in src/api/tcp.cc.
 YOUNG_OF_ADDRESS = 32
 
 

@@ -85,7 +85,7 @@ def separate_jobs(fixture: DaemonFixture):
     bob.run("his")
     fixture.counter("roots")
     demand((alice.jobs(), bob.jobs()) == ({"hers": "running"}, {"his": "running"}), f"{alice.jobs()} {bob.jobs()}")
-    # Through the daemon, with their own rights.
+    # Suspend and resume through the daemon, with each user's own rights.
     for user, name in ((alice, "hers"), (bob, "his")):
         user.stasis("suspend", name)
         demand(user.jobs() == {name: "suspended"}, f"{user.jobs()}")
@@ -125,7 +125,7 @@ def cancelling_operations_of_others(fixture: DaemonFixture):
     found = fixture.operations()
     demand(len(found) == 1 and found[0]["uid"] == 0, f"{found}")
     demand(alice.stasis("daemon", "status", "--json").json()["operations"] == [], "she sees it")
-    # As her program would call it.
+    # Call the service as a program of Alice would.
     child = os.fork()
     if child == 0:
         os.setgroups([])
@@ -151,7 +151,7 @@ def cancelling_operations_of_others(fixture: DaemonFixture):
 
 
 def log_of_another_user(fixture: DaemonFixture):
-    """A log is read with the caller's rights, whatever file is there by then."""
+    """A log is read with the caller's rights, even after a link has replaced it."""
     import grpc
     for_all(fixture)
     fixture.start()
@@ -165,8 +165,7 @@ def log_of_another_user(fixture: DaemonFixture):
     roots.chmod(0o600)
 
     def read():
-        """Returns the exit code of a child that calls as she would: 0 if it read her own data, 42
-        for other data."""
+        """Returns the exit code of a child that calls as Alice: 0 if it read Alice's log, 42 if it was refused."""
         child = os.fork()
         if child != 0:
             return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -195,7 +194,7 @@ def log_of_another_user(fixture: DaemonFixture):
 
 
 def check_by_a_user(fixture: DaemonFixture):
-    """Check finds what an operation of the daemon could do for the caller, who is not root."""
+    """`stasis check` reports what an operation of the daemon could do for the caller, who is not root."""
     import grpc
     for_all(fixture)
     fixture.start()
@@ -206,8 +205,7 @@ def check_by_a_user(fixture: DaemonFixture):
     messages, stubs = fixture.stubs()
 
     def check(target):
-        """Returns the exit code of a child that calls as she would: 0 if she may dump, 42 if the
-        target is refused."""
+        """Returns the exit code of a child that calls as Alice: 0 if Alice may dump, 42 if the target is refused."""
         child = os.fork()
         if child != 0:
             return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -249,8 +247,7 @@ def log_of_the_daemon(fixture: DaemonFixture):
     libc = ctypes.CDLL(None, use_errno=True)
 
     def take():
-        """Tries to take descriptors 0 to 3 of the worker that follows her log: 3 if one succeeded,
-        else 0."""
+        """Tries to take descriptors 0 to 3 of the worker that follows Alice's log: 3 if one succeeded, else 0."""
         child = os.fork()
         if child != 0:
             return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -280,8 +277,8 @@ def log_of_the_daemon(fixture: DaemonFixture):
 
 
 def nccl_beside_another_user(fixture: DaemonFixture):
-    """A communicator on the same GPU is seen if the caller may inspect its process: root sees hers,
-    but not vice versa."""
+    """A communicator on the same GPU is seen if the caller may inspect its process: root sees Alice's, but Alice does
+    not see root's."""
     for_all(fixture)
     fixture.start()
     alice = User(fixture, ALICE)
@@ -320,7 +317,7 @@ def own_daemon(fixture: DaemonFixture):
     alice.run("hers")
     demand(alice.jobs() == {"hers": "running"}, f"{alice.jobs()}")
     bob.stasis("ps", expect=4, env={"STASIS_SOCKET": fixture.socket})
-    # Nor if its socket is opened to them.
+    # The same if the socket is opened to all users.
     os.chmod(fixture.socket, 0o666)
     bob.stasis("ps", expect=4, env={"STASIS_SOCKET": fixture.socket})
     demand(f"user {ALICE} is listening" in fixture.world.last.err, f"{fixture.world.last}")

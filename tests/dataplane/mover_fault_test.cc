@@ -98,7 +98,7 @@ TEST_F(Killed, AtEachCallOfASave) {
       EXPECT_NE(saved.error().message.find("signal 9"), std::string::npos) << saved.error().message;
       EXPECT_EQ(mover.pid(), 0);
     }
-    // Its leftovers are not mistaken for data.
+    // The killed mover's leftovers are not mistaken for data.
     auto left = store_->Find(KeyOf(0));
     ASSERT_DONE(left);
     EXPECT_FALSE(left->record().complete);
@@ -182,8 +182,8 @@ TEST_F(Killed, ALoadThatRunsOutOfMemoryInTheMiddleTakesNothing) {
   LoadAfresh();
 }
 
-// Uses the same few descriptors repeatedly at one place, and cancels before the copy: test machines
-// do not have 40 GiB.
+// Uses one descriptor for all handles and one range for all copies, and fails before the copy,
+// because test machines do not have 40 GiB.
 TEST_F(Killed, TenThousandHandlesAreImportedAndReleased) {
   constexpr size_t kHandles = 10000;
   Mover mover(OptionsFor(0));
@@ -318,7 +318,7 @@ TEST_F(MoverFaultTest, DescriptorsAndSizesAreChecked) {
     EXPECT_REFUSED(Code::kInvalidArgument,
                    mover.Save({{0, 4 * kMib, 0, 4 * kMib}}, Raw(foreign), {}, Soon()));
   }
-  // After that, correct ones still work.
+  // After that, correct requests still work.
   agent.Release();
   ASSERT_DONE(mover.Save(good, Raw(fds), {}, Soon()));
   ASSERT_DONE(mover.Release(Soon()));
@@ -346,7 +346,7 @@ TEST_F(MoverFaultTest, TheOrderOfRequestsIsEnforced) {
   ASSERT_DONE(mover.Attach(*arena, Soon()));
 }
 
-// A wrong answer, or none.
+// The mover gives a wrong answer, or none.
 TEST_F(MoverFaultTest, AnswersOfAMoverAreChecked) {
   struct Row {
     const char* script;
@@ -411,7 +411,7 @@ TEST_F(MoverFaultTest, InvalidRequestsAreRejectedAndTheMoverContinues) {
       continue;  // these are valid at any time
     }
     EXPECT_NE(ask(&odd, sizeof odd), Code::kOk) << op;
-    // A directory in place of the arena and of handles.
+    // Pass a directory in place of the arena and of handles.
     auto folder = Open(disk_dir_, O_RDONLY | O_DIRECTORY);
     EXPECT_NE(ask(&odd, sizeof odd, std::vector<int>(op == 2 ? 1 : 5, folder->get())), Code::kOk);
   }

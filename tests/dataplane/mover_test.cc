@@ -185,7 +185,7 @@ TEST_F(MoverTest, LoadsFromAnArenaThatIsBeingFilled) {
   agent.TakeBack(*fds);
   agent.Verify();
 
-  // Data that cannot be filled is not loaded, and everything is released.
+  // If the arena cannot be filled completely, nothing is loaded and everything is released.
   agent.Release();
   fds->clear();
   ASSERT_DONE(mover.PrepareLoad(arena->record().ranges, 20 * kMib, Soon()));
@@ -213,7 +213,7 @@ TEST_F(MoverTest, SpilledToDisk) {
   EXPECT_TRUE(saved.staged);
   { auto closed = std::move(*arena); }  // releases its lock
   ASSERT_DONE(mover.Detach(Soon()));
-  // Found without knowing its place.
+  // The arena is found by its key alone.
   auto again = OpenStore().Find(KeyOf(0));
   ASSERT_DONE(again);
   EXPECT_TRUE(again->record().complete);

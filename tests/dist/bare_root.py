@@ -10,7 +10,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 
-# The place of the tree in it.
+# The path of the tree in the new root.
 INSIDE = pathlib.Path("/some where/stasis")
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -19,7 +19,7 @@ STATE = pathlib.Path("/var/lib/stasis")
 UNIT = pathlib.Path("/usr/lib/systemd/system/stasisd.service")
 ENABLED = pathlib.Path("/etc/systemd/system/multi-user.target.wants/stasisd.service")
 
-# What apt, dpkg and man-db write for any package, and file systems that are not part of the root.
+# Paths that apt, dpkg and man-db write for any package, and file systems that are not part of the root.
 OTHERS = {"/proc", "/dev", "/sys", "/run", "/tmp", "/var/cache/apt", "/var/cache/debconf", "/var/cache/man", "/var/lib/apt",
           "/var/lib/dpkg", "/var/log"}
 
@@ -47,7 +47,7 @@ def run(*words: object) -> str:
 
 
 def files() -> dict[str, tuple]:
-    """All files of the root: type and mode, and size or target."""
+    """Returns all files of the root with type, mode, and size or link target."""
     found = {}
     for folder, folders, names in os.walk("/"):
         folders[:] = [name for name in folders if os.path.join(folder, name) not in OTHERS]
@@ -76,12 +76,12 @@ def check_documentation() -> None:
 
 
 def check_daemon() -> None:
-    """It is installed, but not enabled: only the administrator does that."""
+    """The daemon's unit is installed but not enabled, which is left to the administrator."""
     programs = [line.partition("=")[2] for line in UNIT.read_text().splitlines() if line.startswith("ExecStart=")]
     demand(programs == ["/usr/sbin/stasisd"], f"the unit starts {programs}")
     run("/usr/sbin/stasisd", "--version")
     demand(not ENABLED.is_symlink(), "the daemon is enabled")
-    # As `systemctl enable`; a purge must remove it.
+    # Does the same as `systemctl enable`; a purge must remove the link.
     ENABLED.symlink_to(UNIT)
 
 
@@ -111,7 +111,7 @@ def install_and_remove(packages: list[str]) -> None:
     check_daemon()
     check_drop_in()
     check_round_trip()
-    # All scripts can run again.
+    # All package scripts can run again.
     apt("install", "--reinstall", "--no-install-recommends", *packages)
 
     image = STATE / "data/images/saved"

@@ -33,7 +33,7 @@ def _more_rounds() -> None:
 
 
 def _pids_of(program: pathlib.Path) -> list[int]:
-    """Running processes: a zombie has no exe."""
+    """Returns the pids of running processes of this program. A zombie has no exe link."""
     found = []
     for entry in pathlib.Path("/proc").iterdir():
         try:

@@ -73,7 +73,8 @@ def came_back(tool_):
 
 
 def suspended(tool_):
-    """Stasis has its data: the plugin would skip the process, and the image would be useless."""
+    """A program suspended by Stasis, which has its data: the plugin would skip the process, and the image would be
+    useless."""
     program = spawn(tool_.world, "away", "vector", "--memory", "24M", "--interval", "10", agent=True)
     program.expect_running()
     tool_.world.stasis("suspend", program.pid)

@@ -77,7 +77,7 @@ def steps(tool, agent):
         if (action, wrong) != ("restore", "checkpoint"):
             tool.action(wrong, pid, code=ILLEGAL_STATE)
     program.expect_running()
-    # By a thread id, with all options that CRIU passes.
+    # Use a thread id, with all options that CRIU passes.
     tool.action("lock", tid, "--timeout", 10000)
     tool.toggle(pid, code=ILLEGAL_STATE)
     tool.action("unlock", tid)
@@ -89,13 +89,13 @@ def steps(tool, agent):
     os.kill(pid, signal.SIGSTOP)
     tool.action("lock", pid, "--timeout", 300, code=ILLEGAL_STATE)
     os.kill(pid, signal.SIGCONT)
-    # It does not become idle in time, so it runs on.
+    # The program does not become idle in time, so it continues.
     tool.world.gpu_fault("cuCheckpointProcessLock=fail(600)")
     tool.action("lock", pid, "--timeout", 300, code=NOT_READY)
     tool.world.gpu_fault("")
     demand(tool.state(pid) == "running", "it was left locked")
     program.expect_running()
-    # The driver's error with its number; a toggle rolls back its first half.
+    # The exit code is the driver's error number; a toggle rolls back its first half.
     tool.world.gpu_fault("cuCheckpointProcessCheckpoint=fail(304)")
     tool.toggle(pid, code=304 % 256)
     tool.world.gpu_fault("")
@@ -124,7 +124,7 @@ def other_gpu(tool):
 
 
 def suspended(tool):
-    """Suspended by Stasis: the replacement resumes it through Stasis."""
+    """A program suspended by Stasis: the replacement resumes it through Stasis."""
     program = spawn(tool.world, "suspended", "vector", "--memory", "24M", "--interval", "10", agent=True)
     pid = program.pid
     tid = tool.call("--get-restore-tid", "--pid", pid).strip()
@@ -170,7 +170,7 @@ def suspended(tool):
 
 
 def shared_with_others(tool):
-    """The driver could checkpoint but never restore them, neither the owner nor the importer."""
+    """The driver could checkpoint the owner and the importer, but could restore neither."""
     for workload in ("exported", "ipc"):
         program = spawn(tool.world, workload, workload, "--interval", "10", agent=True)
         program.expect_running()

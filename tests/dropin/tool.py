@@ -69,7 +69,8 @@ class Tool:
 
 
 def tells(pid, told):
-    """Whether its agent's header tells where the memory is. Headers of older versions do not."""
+    """Makes the header of the process's agent show, or not show, where the memory is. Headers of older versions do not.
+    Requires the opposite state."""
     with open(f"/proc/{pid}/maps") as maps:
         data = [line.split()[0] for line in maps if line.rstrip().endswith("/libstasis-agent.so") and " rw" in line]
     begin, end = (int(word, 16) for word in data[0].split("-"))

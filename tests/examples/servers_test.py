@@ -21,7 +21,7 @@ ANSWER_S = 90
 
 
 def free_ports(count):
-    """In this test's own network namespace, where no other process takes them."""
+    """Returns free ports of this test's own network namespace, where no other process uses them."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [s.getsockname()[1] for s in sockets]
     for s in sockets:
@@ -72,7 +72,7 @@ def two_servers(world):
                        program=sys.executable).wait()
     demand(done.code == 0, lambda: str(done))
     demand(len(re.findall(r"has the GPU", done.out)) == 3, lambda: str(done))
-    # One was suspended when it was killed: the next command that cleans up frees its data.
+    # One server was suspended when it was killed. The next command that cleans up frees its data.
     world.stasis("recover")
     demand(len(re.findall(r": [1-9]\d* answers, all right", done.out)) == 2, lambda: str(done))
 

@@ -77,7 +77,7 @@ def threads_of(program):
 
 
 def runs_on(world, program, threads):
-    """`threads`: all threads, and those that were in such a state before."""
+    """Checks that the program continues. `threads`: the result of threads_of() before the kill."""
     every, before = threads
     held = (held_threads(program.pid) - before) & every
     demand(not held, f"threads of it are held: {held}")
@@ -141,7 +141,7 @@ def by_the_daemon(world, program):
 
 
 def takes_one_with_it(world):
-    """One of its processes was stopped inside CRIU's code and cannot be restored."""
+    """One of the program's processes was stopped inside CRIU's code and cannot be restored."""
     script = world.folder / "family.sh"
     script.write_text(FAMILY)
     program = Program(world, "family", "/bin/sh", [script]).run()
@@ -160,7 +160,7 @@ def takes_one_with_it(world):
 
 
 def behind_commit(world, program):
-    """CRIU has killed none of its processes, the first, all but one, or all."""
+    """CRIU has killed none of the program's processes, the first, all but one, or all."""
     members = len(tree(program.pid))
     for after in (0, 1, members - 1, members):
         name = f"behind-{after}"
@@ -182,7 +182,7 @@ def behind_commit(world, program):
 
 
 def without_a_shim(world):
-    """It has no shim, and its parent has reaped its first process."""
+    """The program has no shim, and its parent has reaped its first process."""
     program = Program(world, "by-hand", "tree", ["--children", 1, "--interval", "10"]).spawn()
     children = processes.children(program.pid)
     env = dying_behind_commit(world, "by-hand", 1, together=1)
@@ -192,7 +192,7 @@ def without_a_shim(world):
                             rf"{program.pid}, has ended, by this dump or by itself")
     named = re.search(r"remaining: process ([\d, ]+), as before the dump\. End", said)
     demand(named or all(not processes.is_alive(pid) for pid in children), f"the message does not name the remaining processes: {said}")
-    # Their memory is restored and intact, and they exit with their parent.
+    # The children's memory is restored and intact, and they exit with their parent.
     wait_until(lambda: world.reap() or not any(map(processes.is_alive, children)), 60, "they do not run on")
     world.disown(program.pid)
     program.restore("by-hand")

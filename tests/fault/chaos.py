@@ -1,8 +1,7 @@
-"""chaos.py --build DIR [--seed N] [--seconds S] [--daemon]: several programs on two GPUs, a random
-command for one or two of them at a time, and at a random moment a Stasis process is killed,
-interrupted or made to fail. After each step `recover` runs; then every program must be in its state
-with its data, or an image of it must be intact. Run it manually for any time: each error that it
-finds deserves a table row or a scenario. The same seed gives the same steps, but not the same
+"""chaos.py --build DIR [--seed N] [--seconds S] [--daemon]: gives random commands to several programs on two GPUs, one
+or two at a time. At a random moment a Stasis process is killed, interrupted or made to fail. After each step `recover`
+runs; then every program must be in its state with its data, or an image of it must be intact. Run it manually for any
+time: each error that it finds deserves a table row or a scenario. The same seed gives the same steps, but not the same
 timing."""
 
 import argparse
@@ -110,7 +109,7 @@ class Subject:
                 demand(command.code not in self.undone, f"{self.name}: undone, and there is an image\n{command}")
         now = self.found()
         said = f"{self.name}: it was {self.state} and is {now}\n" + "\n".join(str(command) for command, *_ in asked)
-        # With two of them the order is unknown.
+        # The order of two commands is unknown.
         able = {self.state} if all(command.code != 0 for command, *_ in asked) or len(asked) > 1 else set()
         able |= {wanted for command, _, wanted in asked if command.code not in self.undone}
         if any(command.code not in self.undone | {0} for command, *_ in asked):

@@ -1,10 +1,9 @@
 """criu_lost.py --build DIR: kills CRIU after the commit, when it has killed a given number of the
 program's processes.
 
-If it has killed none, the image is complete and the program runs on, which is reported (exit code
-6: the image exists, so the state is not as before), however many of its processes exit by
-themselves meanwhile. If it has killed any, the dump is finished, because part of a program is
-useless.
+If CRIU has killed none, the image is complete and the program continues, however many of its processes exit by
+themselves meanwhile. The command reports this with exit code 6, because the image exists and the state is therefore not
+as before. If CRIU has killed any process, the dump is finished, because part of a program is useless.
 """
 
 import pathlib

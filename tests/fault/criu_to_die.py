@@ -4,7 +4,7 @@ import os
 
 
 def dying_criu(world, name, **when):
-    """Returns the command's environment for it; `when`: after, when, says, injects, together."""
+    """Returns the environment of a command with such a CRIU; `when`: after, when, says, injects, together."""
     criu = os.environ.get("STASIS_CRIU") or world.build / "libexec" / "criu"
     words = " ".join(f"'DYING_CRIU_{key.upper()}={value}'" for key, value in when.items())
     path = world.folder / f"criu-{name}"

@@ -74,7 +74,7 @@ def strike(stand, what, before, call, side, action):
         demand("gpu-return" in command.err and stand.image_exists(), f"the image is lost too:\n{command}")
         stand.world.stasis("image", "verify", stand.image_folder())
     if lost and verb != "restore":
-        # The error says so, and nothing else is damaged.
+        # The error reports the lost program, and nothing else is damaged.
         stand.expect_lost(command)
         return
     if command.code == 6:

@@ -3,7 +3,7 @@
 //                          kill or after the last; counted while the file DYING_CRIU_WHEN exists
 //   DYING_CRIU_SAYS=TEXT   when it, or a process that it creates, has written TEXT to its log
 //   DYING_CRIU_INJECTS=PID when it has just started injected code in that task
-//   DYING_CRIU_TOGETHER=1  Stasis is killed with it
+//   DYING_CRIU_TOGETHER=1  Stasis is killed too
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static const int kSocketFd = 3;  // the socket to Stasis, which made it
+static const int kSocketFd = 3;  // the socket to Stasis, created by Stasis
 
 static int left = -1;
 static pid_t criu;

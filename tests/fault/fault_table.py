@@ -46,8 +46,8 @@ MAIN = {"suspend", "resume", "dump", "restore"}
 # the failure of a phase that has done everything.
 TWO_WAYS = [("before", "fail"), ("after", "die")]
 THREE_WAYS = [*TWO_WAYS, ("after", "fail")]
-# Not with --all either: their phases hang in the tables above, and are rolled back there in the
-# same way.
+# Plans without hangs, even with --all. Their phases hang in the plans above, where they are rolled back in the same
+# way.
 NO_HANGS = {"suspend-keep", "resume-kept", "suspend-kept", "restore-apart"}
 
 # Suffixes of a plan's name. The same without an agent, where the driver saves all GPU memory:

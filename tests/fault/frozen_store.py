@@ -52,7 +52,8 @@ def frozen(store):
 
 
 def ended(command):
-    """Thaws without waiting for a SIGKILL, which would not end blocked processes."""
+    """Waits for the command. If it does not end, raises Failed so that the store is thawed. A SIGKILL would not end
+    blocked processes."""
     try:
         command.code = command.process.wait(ENDS_S)
     except subprocess.TimeoutExpired:
@@ -61,7 +62,7 @@ def ended(command):
 
 
 def expect_released(stand, store, command):
-    """While the store is frozen."""
+    """Checks the failed command and the program while the store is frozen."""
     demand(command.code == 1, f"exit code {command.code}:\n{command}")
     demand(str(store) in command.err, f"it does not name the store:\n{command}")
     demand(stand.program.gpu_state() == "running", "its GPU is not given back")

@@ -123,7 +123,7 @@ def find(stand, who, operation, known):
 
 
 def shims(before):
-    """Processes to ignore: the new shim belongs to the restore."""
+    """Returns the shims to ignore: those from before a restore, which starts a new one."""
     if before != "dumped":
         return []
     return [p for p in processes.all_pids() if (processes.stat(p) or ("",))[0] == SHIM]

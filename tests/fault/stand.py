@@ -191,8 +191,7 @@ class Stand:
         self.program.expect_running()
 
     def expect_orphan(self, before, verb, code):
-        """The shim was killed: the program runs on without it, and can still be killed and deleted.
-        """
+        """Checks a program whose shim was killed: it continues, and can still be killed and deleted."""
         alive = self.here()
         demand(alive or self.image_exists(), "no program and no image")
         if self.image_exists():
@@ -207,7 +206,7 @@ class Stand:
         self.end_program()
 
     def expect_lost(self, command):
-        """The program cannot be saved: the error says so, and nothing else is left."""
+        """Checks that the error reports the lost program, and that nothing else is left."""
         words = ("has ended", "died", "hang", "did not answer", "could not be undone", "lost", "stopped")
         demand(any(word in command.err for word in words), f"the message does not give the state:\n{command}")
         if self.here():

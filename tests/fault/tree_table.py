@@ -1,10 +1,10 @@
 """tree_table.py --build DIR [--all] tree | tree-kill | tree-member: a tree of eight processes on
 two GPUs that share memory through CUDA IPC and exported handles (workloads/ring.cc).
 
-tree: in one of the eight a driver call of its agent or of the driver itself fails: none of them
-stays suspended or half-way, and all run on with the right data. tree-kill: the command dies at each
-phase. tree-member: one of the eight dies at a phase, and later two of them when all run again.
-Without --all these are only calls and phases whose roll-backs differ most.
+tree: a driver call fails in one of the eight, made by its agent or by the driver's checkpoint. No process stays
+suspended or half-way, and all continue with the right data. tree-kill: the command dies at each phase. tree-member: one
+of the eight dies at a phase, and later two of them when all run again. Without --all only the calls and phases whose
+roll-backs differ most are used.
 """
 
 import re
@@ -42,9 +42,8 @@ KILLS = {
     "restore": ("dumped", ["data-bind"], ["data-read", "cpu-restore", "data-bind", "gpu-restore", "data-return"]),
 }
 
-# Phases at which one of the eight dies, likewise. Each death costs the tree, so these are phases
-# with different roll-backs: all memory has been removed; the contexts return; the memory returns;
-# an image exists.
+# Phases at which one of the eight dies, likewise. Each death ends the tree, so these are phases with different
+# roll-backs: all memory has been removed; the contexts return; the memory returns; an image exists.
 DEATHS = {
     "suspend": ("running", ["data-release"], None),
     "resume": ("suspended", ["data-return"], None),
@@ -86,7 +85,7 @@ class TreeStand(Stand):
         def left():
             self.world.reap()
             return [p for p in processes.all_pids() if (processes.stat(p) or ("",))[0] == "ring"]
-        # The nearest pid before it: the message may start with a process that has ended.
+        # Find the nearest pid before the phrase, because the message may start with a process that has ended.
         stuck = {int(pid) for pid in
                  re.findall(r"process (\d+)(?:(?!process)[^.])* uses GPU memory of process \d+ .CUDA IPC., which cannot", said)}
         demand(len(stuck) <= 1, f"more than one process uses memory of the dead one: {said}")
@@ -139,7 +138,7 @@ def dies(stand, verb, before, phase, number=1):
         said.append(stand.world.stasis("recover", expect=None).out)
     for pid in doomed:
         demand(command.code == 0 or re.search(rf"\b{pid}\b", " ".join(said)), f"it does not say that {pid} died:\n{command}")
-    # They may be suspended, as before or by the operation.
+    # The remaining processes may be suspended, as before or by the operation.
     said.append(stand.world.stasis("resume", JOB, expect=None).err)
     stand.expect_gone(" ".join(said))
     stand.world.stasis("wait", JOB, expect=None)
@@ -164,7 +163,7 @@ def run(stand, table):
             demand(phase in planned, f"{verb} has no {phase}: {planned}")
             stand.case(f"{verb} {does} after {phase}", strike, verb, before, phase)
     if strike is dies:
-        # They run by then, so others exit because of it; which one was first is not visible.
+        # All processes run by then, so the deaths make others exit; which one was first is not visible.
         stand.case("restore loses two after data-return", dies, "restore", "dumped", "data-return", 2)
 
 

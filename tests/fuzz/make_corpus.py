@@ -61,7 +61,7 @@ def manifests():
 def pack_recipe(*extents, blocks=False):
     recipe = struct.pack("<BBBQQQB", 1 if blocks else 0, 0, 0, 0, 0, 0, 0)
     for codec, units, logical, stored in extents:
-        # As pack_fuzz.cc computes the logical bytes.
+        # Compute the logical bytes as pack_fuzz.cc does.
         number = logical - 1 if blocks else -logical % 4096
         recipe += struct.pack("<BBBIQQH", codec, 0, units, number, 0, 0, len(stored)) + stored
     return recipe
@@ -283,7 +283,7 @@ def locations():
 
 
 def store_messages():
-    """Requests and replies of src/migration, in the form that store_server_fuzz.cc makes frames of."""
+    """Requests and replies of src/migration, in the form from which store_server_fuzz.cc makes frames."""
     def text(field, value):
         return varint(field << 3 | 2) + varint(len(value)) + value
 

@@ -28,7 +28,7 @@ SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc"
 
 
 def mounts_below(folder):
-    """Mount points below a folder, the innermost first."""
+    """Returns the mount points below a folder, the innermost first."""
     lines = pathlib.Path("/proc/self/mounts").read_text().splitlines()
     return sorted((line.split()[1] for line in lines if line.split()[1].startswith(f"{folder}/")), reverse=True)
 
@@ -64,12 +64,12 @@ class Container:
         config["root"] = {"path": "rootfs", "readonly": False}
         config["process"].update(terminal=False, rlimits=[], cwd="/", args=[str(word) for word in command],
                                  env=[f"{key}={value}" for key, value in variables.items()])
-        # What NVIDIA's CDI specification adds.
+        # Add the devices that NVIDIA's CDI specification adds.
         devices = [] if SOFT else sorted(p for p in pathlib.Path("/dev").glob("nvidia*") if p.is_char_device())
         config["linux"]["devices"] = [
             {"path": str(p), "type": "c", "major": os.major(p.stat().st_rdev), "minor": os.minor(p.stat().st_rdev),
              "fileMode": stat.S_IMODE(p.stat().st_mode)} for p in devices]
-        # CRIU would lock a network of its own with iptables.
+        # CRIU would lock a separate network with iptables.
         spaces = config["linux"]["namespaces"]
         config["linux"]["namespaces"] = [space for space in spaces if space["type"] != "network"]
         config["linux"]["resources"] = {"devices": [{"allow": True, "access": "rwm"}]}
@@ -82,7 +82,7 @@ class Container:
         return done
 
     def start(self, images=None, timeout_s=120):
-        """Starts it, from a checkpoint if `images` names one. Returns the seconds that the command took."""
+        """Starts the container, from a checkpoint if `images` names one. Returns the seconds that the command took."""
         reader, writer = os.pipe()
         threading.Thread(target=self._read, args=(reader,), daemon=True).start()
         verb = ["restore", "--image-path", images, "--work-path", images] if images else ["run"]
@@ -115,7 +115,7 @@ class Container:
         wait_until(there, timeout_s, f"{more} more rounds")
 
     def longest_gap(self, since):
-        """The longest time between two rounds, in seconds."""
+        """Returns the longest time between two rounds, in seconds."""
         times = [t for t in self.arrivals if t >= since - 1]
         return max((b - a for a, b in zip(times, times[1:])), default=0)
 
@@ -142,7 +142,7 @@ class Container:
 
 
 def errors(images, verb):
-    """The lines of CRIU's log that matter."""
+    """Returns the errors and the plugin's lines in CRIU's log."""
     log = pathlib.Path(images or "/") / f"{verb}.log"
     if not log.exists():
         return ""
@@ -182,7 +182,7 @@ class Steps:
             log.unlink()
 
     def set_up(self):
-        """By Stasis' own commands. On softgpu a broker must run outside of the containers."""
+        """Uses Stasis' own commands. On softgpu a broker must run outside of the containers."""
         self.machine.stasis(None, "container", "setup", "--runtime", "runc", "--plugin-dir", self.plugin_dir)
         checked = self.machine.stasis(None, "container", "check", "--runtime", "runc", "--plugin-dir", self.plugin_dir,
                                       expect=None)
@@ -197,7 +197,7 @@ class Steps:
         return "\n".join(f"{f['level']}: {f['id']}: {f['found']}" for f in checked.json()["findings"])
 
     def container(self, name, agent=True):
-        """Starts a container, with the variables of this machine, until it has run undisturbed."""
+        """Starts a container with this machine's environment variables, and waits until it has run undisturbed."""
         variables = {key: value for key, value in os.environ.items() if not key.startswith("STASIS_")}
         mounts = [(self.machine.dist, "/dist", "ro"), (self.scripts, "/scripts", "ro")]
         if agent:
@@ -219,7 +219,7 @@ class Steps:
         return container
 
     def verify(self, container):
-        """Its results are those of an undisturbed run."""
+        """Checks that the container's results are those of an undisturbed run."""
         container.wait_rounds(3 if SOFT else TOKENS, 60)
         container.finish()
         if SOFT:
@@ -238,7 +238,7 @@ class Steps:
         shutil.rmtree(images)
 
     def there_and_back(self, container, what, bars=(None, None)):
-        """Ends it and restores it from the page cache."""
+        """Ends the container by a checkpoint and restores it from the page cache."""
         report = self.machine.report
         images = self.images / "ended"
         report.number(f"{what}: checkpoint", container.checkpoint(images), "s")

@@ -227,8 +227,8 @@ void* DriverAddress(const char* name) {
   return search.found;
 }
 
-// Measures the cost of the way to a function, all else being equal: one process, one stream, in
-// turns.
+// Compares calls of a function by the driver's own address and by the address that a program gets,
+// alternately, in one process and one stream.
 template <typename Function, typename Call>
 void TimePair(const char* name, Call call) {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW);

@@ -27,7 +27,7 @@ class Subject:
         self.job.wait_rounds(2, 60)
 
     def end_of(self):
-        """Describes how it ended, according to Stasis and the kernel."""
+        """Describes how the program ended, according to Stasis and the kernel."""
         shown = self.machine.stasis(None, "wait", self.job.name, timeout_s=10, expect=None)
         kernel = run(["dmesg"], 10).out.splitlines()[-6:]
         return "\n".join([f"stasis wait: exit code {shown.code} {shown.out.strip()} {shown.err.strip()}",
@@ -35,8 +35,8 @@ class Subject:
 
 
 def cycle(machine, job, stopper):
-    """Runs the driver's four steps one by one. If asked, stops the process's threads during those
-    that change it."""
+    """Runs the driver's four steps one by one. With `stopper`, stops the process's threads during checkpoint and
+    restore."""
     for step in STEPS:
         words = [machine.dist / "bin" / "stasis", "--json", "gpu", step, job.pid]
         if stopper and step in ("checkpoint", "restore"):

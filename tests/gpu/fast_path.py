@@ -89,7 +89,7 @@ class CudartProbe:
             raise StepSkipped("it needs a real GPU")
         demand(pathlib.Path(self.nvcc).exists(), f"there is no {self.nvcc}")
         if self.process is None:
-            # Not -arch=native, which would use the GPU.
+            # Do not use -arch=native, which would use the GPU.
             capability = run(["nvidia-smi", "--id=0", "--query-gpu=compute_cap",
                               "--format=csv,noheader"], 30).out.strip()
             command = [self.nvcc, "-cudart", "static", "-O2",
@@ -134,7 +134,7 @@ def account_text(account):
 
 
 def carried_share(account):
-    """As a percentage of all device memory of the process, including its context."""
+    """Returns the share carried by the data plane, in percent of all device memory of the process with its context."""
     return 100 * account["shared_bytes"] / max(account["device_bytes"], 1)
 
 
@@ -298,9 +298,8 @@ def start_probe(machine, probe, name, *words):
 
 
 def gate_cost(machine, probe):
-    """Measures nanoseconds of calls: through the driver's own addresses and through those that a
-    program gets, in turns in one process; and of the same calls in processes with and without the
-    agent, which differ in more than that."""
+    """Measures nanoseconds of calls: alternately by the driver's own addresses and by those that a program gets, in one
+    process; and in processes with and without the agent, which differ in more than the agent."""
     report = machine.report
     built = probe.built()
     calls = {True: {}, False: {}}
@@ -454,7 +453,7 @@ def repeated(machine, name, agent, times, share_of_time):
 
 
 class Repeat:
-    """The driver's own loop first, then Stasis for comparison."""
+    """Runs the driver's own loop first, then Stasis for comparison."""
 
     # Fluctuations that are not leaks: name, size, and unit.
     SLACK = {"RSS": (8, "MiB"), "fds": (0, ""), "maps": (8, ""), "VRAM": (8, "MiB")}

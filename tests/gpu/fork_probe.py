@@ -55,7 +55,7 @@ def path_at(address):
 
 
 def readable(address):
-    """Runs in a grandchild, which may die of it."""
+    """Reads the address in a grandchild, which the access may kill."""
     pid = os.fork()
     if pid == 0:
         os._exit(0 if ctypes.string_at(address, 8) == b"\x5a" * 8 else 2)
@@ -76,7 +76,7 @@ def fork_ms():
 
 
 class Nvml:
-    """Opened by the parent before CUDA, as in PyTorch."""
+    """NVML, opened by the parent before CUDA, as in PyTorch."""
 
     def __init__(self):
         self.library = None

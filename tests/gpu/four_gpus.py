@@ -48,7 +48,7 @@ def end(job):
     try:
         wait_until(lambda: not any(map(is_alive, pids)), 30, f"the end of {job.name}")
     except StepFailed as failure:
-        # Must not hide why the step itself failed.
+        # This failure must not hide why the step itself failed.
         job.machine.report.facts[f"after step {job.machine.report.step_name}"] = str(failure)
 
 
@@ -148,7 +148,7 @@ def goes_on(job):
 
 
 def kill_the_command(job):
-    """Kills the command after each of the phases. All processes go on, with the right data."""
+    """Kills the command after each of the phases. All processes continue, with the right data."""
     ends = []
     for verb, phase in KILLS:
         if verb == "resume":

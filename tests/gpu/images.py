@@ -195,7 +195,7 @@ def dumps(machine, subject, speeds):
 
 
 def to_tmpfs(machine, subject):
-    """Storage as fast as memory, and a restore with everything cached."""
+    """Measures storage as fast as memory, and a restore with everything cached."""
     report = machine.report
     folder = pathlib.Path(os.environ.get("SHM", "/dev/shm")) / "stasis-images"
     shutil.rmtree(machine.images, ignore_errors=True)
@@ -231,7 +231,7 @@ def drop_caches():
 
 
 def sizes(machine):
-    """How the cost grows with size, and what `--compress auto` costs for incompressible data."""
+    """Measures how the cost grows with size, and what `--compress auto` costs for incompressible data."""
     report = machine.report
     notes = []
     for gib in [1, 8, 32]:

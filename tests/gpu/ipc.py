@@ -21,8 +21,7 @@ def golden(machine, name):
 
 
 def workload(machine, name):
-    """A workload and its child through every command: with CUDA IPC, or with handles exported as
-    files."""
+    """Takes a workload and its child through every command: with CUDA IPC, or with handles exported as files."""
     _, note = ride(machine, name, [machine.workload(name), "--interval", 50, "--memory", "256M"],
                    golden=golden(machine, name))
     return note
@@ -58,7 +57,7 @@ def torch_again(machine):
 
 
 def outsider(machine):
-    """One of two programs that share memory cannot be suspended alone; both run on."""
+    """One of two programs that share memory cannot be suspended alone; both continue."""
     job = Job(machine, "outsider", [machine.workload("ipc"), "--interval", 50])
     try:
         job.wait_ready(60)

@@ -14,7 +14,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 SOFT = os.environ.get("GPU") == "soft"
 MOVES = int(os.environ.get("MOVES", "2" if SOFT else "4"))
 TOKENS = 48
-# As `ip link set lo up`, which the machine may not have: SIOCSIFFLAGS with IFF_UP and IFF_RUNNING.
+# Does the same as `ip link set lo up`, because the machine may lack `ip`: SIOCSIFFLAGS with IFF_UP and IFF_RUNNING.
 LOOPBACK_UP = ("import fcntl, socket, struct; "
                "fcntl.ioctl(socket.socket(), 0x8914, struct.pack('16sh14x', b'lo', 0x41))")
 

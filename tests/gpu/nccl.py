@@ -62,7 +62,7 @@ class Ranks:
             raise
 
     def suspend(self, times=3):
-        """The collectives after each must be right, otherwise the program prints FAILED."""
+        """The collectives after each suspend must be right, otherwise the program prints FAILED."""
         job, report = self.job, self.machine.report
         job.wait_ready(120)
         job.wait_rounds(5, 60)
@@ -118,7 +118,7 @@ def neighbours(machine):
             for what in ("suspend", "resume"):
                 if what == "suspend":
                     left.job.wait_rounds(3, 30)
-                # With another one running it would be refused.
+                # Without this setting, a suspend beside another NCCL job is refused.
                 machine.env["STASIS_TRY_NCCL"] = "1"
                 left.job.verb(what, left.name)
                 del machine.env["STASIS_TRY_NCCL"]

@@ -5,8 +5,8 @@
 //   nvcc -O2 -std=c++17 -o page_cache_probe page_cache_probe.cu -lcuda &&
 //   ./page_cache_probe /dev/shm/x 16 && ./page_cache_probe /tmp/x 16
 //
-// The file gets that many GiB of random words and is deleted at the end. After each way the GPU's
-// memory is read back in four places and compared.
+// The file gets that many GiB of random words and is deleted at the end. After each method four
+// parts of the GPU's memory are read back and compared.
 #include <cuda.h>
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -53,7 +53,7 @@ class Bench:
         return self.rate(f"push, {repository}", done["moved_bytes"], done["seconds"])
 
     def copy(self):
-        """What the machine reaches: whole objects read and written by threads, and read only."""
+        """Measures the machine's own speed: threads that copy whole objects, and threads that only read them."""
         files = [p for p in (PLACE / "encrypted" / "packs").rglob("*") if p.is_file()]
         size = sum(p.stat().st_size for p in files)
         lines = []

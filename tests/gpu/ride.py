@@ -35,7 +35,7 @@ class Machine:
         """Removes everything of this and earlier runs, including the arena's memory."""
         arena = self.state / "stasis" / "run" / "arena"
         if arena.is_mount():
-            # A resident mover has it open.
+            # A resident mover may have the arena open.
             run([self.dist / "bin" / "stasis", "arena", "free"], 30,
                 env=dict(os.environ, STASIS_STATE_DIR=str(self.state / "stasis")))
             run(["umount", arena], 10)
@@ -119,7 +119,7 @@ class Job:
     def finish(self, timeout_s=60):
         os.kill(self.pid, signal.SIGTERM)
         wait_until(lambda: not is_alive(self.pid), timeout_s, f"the end of {self.name}")
-        # Its last output passes through a pipe and may arrive after its death.
+        # The program's last output passes through a pipe and may arrive after the program has ended.
         try:
             wait_until(lambda: self.output.has("EXIT-SUCCESS") or self.output.failure(), 5,
                        "EXIT-SUCCESS")
@@ -135,7 +135,7 @@ class Job:
                f"the refusal says nothing of {pattern!r}:\n{tail(done.err, 800)}")
 
     def kill(self):
-        """Kills what is left of it; harmless if nothing is."""
+        """Kills all remaining processes of the job, if any."""
         for pid in [*descendants(self.pid), self.pid]:
             try:
                 os.kill(pid, signal.SIGKILL)

@@ -24,7 +24,7 @@ def idle_for(machine, seconds):
 
 
 def helpers(machine, name="stasis-device-h"):
-    """The processes of that name of this machine's state folder; by default the device helpers."""
+    """Returns the processes of that name that use this machine's state folder; by default the device helpers."""
     found = []
     state = f"STASIS_STATE_DIR={machine.env['STASIS_STATE_DIR']}".encode()
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
@@ -57,7 +57,7 @@ def pairs(machine, name, output, options, kind):
 
 
 def compare(machine, size):
-    """One program; first without resident helpers, then with them."""
+    """Measures one program, first without resident helpers, then with them."""
     name = f"vector-{size.lower()}"
     idle_for(machine, 0)
     started = machine.stasis(None, "run", "--job", name, "--", machine.workload("vector"), "--memory", size,
@@ -87,7 +87,7 @@ def compare(machine, size):
 
 
 def resident_memory(machine):
-    """Without a program on the GPU: what a resident device helper holds."""
+    """Measures the GPU memory of a resident device helper while no program uses the GPU."""
     if SOFT:
         return "not asked on softgpu"
     idle_for(machine, 0)

@@ -26,7 +26,7 @@ def options(parser):
 
 
 def masks():
-    """One for each round of a period; together they change nothing."""
+    """Returns one mask for each round of a period; together they change nothing."""
     drawn = random.Random(4)
     some = [drawn.getrandbits(62) for _ in range(PERIOD - 1)]
     return some + [functools.reduce(operator.xor, some)]
@@ -60,7 +60,7 @@ def main():
             x = torch.randn(256, WIDTH, generator=generator).to(torch.bfloat16)
             for layer in layers:
                 x = torch.relu(layer(x.to(layer.weight.device)))
-            # A part of each tensor takes part, copied from one GPU to the other.
+            # Mix in a part of each tensor, which may be copied from one GPU to the other.
             at = number % PERIOD * 4096
             for cache in caches:
                 x = x + (cache[at:at + WIDTH].to(x.device) % 7).to(torch.bfloat16)

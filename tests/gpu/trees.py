@@ -56,7 +56,7 @@ def lines(title, table):
 
 
 def what_a_child_has(machine):
-    """Reported without judgement: without the agent the result depends on the driver."""
+    """Reports the child's resources without checking them, because without the agent they depend on the driver."""
     plain = Probe(machine, "fork-plain", "--managed", "--nvml", agent=False)
     try:
         machine.report.number("fork and end of a child, without the agent:", plain["FORK-MS"], "ms")

@@ -53,7 +53,7 @@ def split(machine, name, count, *words, gib=CACHE_GIB):
 
 
 def apart(machine, name, count, *words, gib=CACHE_GIB):
-    """The same with one process per GPU."""
+    """Returns the same model as one process per GPU."""
     if SOFT:
         return Family(machine, name, count)
     return Program(machine, name, "torch_apart.py", "--processes", str(count), "--cache", gib, *words)
@@ -280,8 +280,8 @@ def steps(machine):
 
 
 def main(name="two_gpus", budget_s=500, its_steps=steps, early=False):
-    """`early`: the programs of a step are started at the begin of the step before it, so that their
-    imports take no time."""
+    """`early`: the programs of a step are started at the beginning of the step before it, so that their imports take no
+    time."""
     parser = argparse.ArgumentParser(prog=f"{name}.sh")
     parser.add_argument("dist", metavar="DIST_DIR")
     parser.add_argument("out", metavar="OUT_DIR")

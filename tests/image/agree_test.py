@@ -180,7 +180,7 @@ class Message:
         self.fields[15].append(inner.bytes())
 
     def pack_of(self, unit_bytes):
-        """1 + its index."""
+        """Returns 1 + the index of the pack with units of this size."""
         return next(i for i, raw in enumerate(self.fields[13], 1) if Message(raw).fields[4] == [unit_bytes])
 
     def pack_of_pages(self):

@@ -60,7 +60,7 @@ def run(world):
         how = pick.choice(["none", "none", "lz4", "zstd"])
         full = ["--full"] if pick.random() < 0.15 else []
         name = f"i{pick.randrange(1 << 32):08x}"  # random, so not in order
-        # Half of them use several packs, written concurrently.
+        # About half of the images use several packs, written concurrently.
         program.dump("--leave-running", "--compress", how, *full, name=name,
                      env={"STASIS_PACK_SIZE": pick.choice(["1MiB", "128MiB"])})
         most_packs = max(most_packs, len(os.listdir(world.images / name / "packs")))

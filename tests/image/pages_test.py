@@ -135,7 +135,7 @@ def deletes_and_gc(world, program):
 
 
 def killed(world, program):
-    """In the new phases: nothing is left over, and the program is unchanged."""
+    """A dump is killed in the phase that writes CPU memory: nothing is left over, and the program is unchanged."""
     held = on_disk(world)
     for phase, when in (("cpu-write", "before"), ("cpu-write", "after")):
         world.stasis("dump", "one", "--name", "dead", "--leave-running", expect=None,
@@ -157,7 +157,7 @@ def killed(world, program):
 
 
 def no_room_in_memory(world, program):
-    """CRIU's files are then made on disk."""
+    """If memory is too small, CRIU's files are made on disk."""
     small = world.folder / "small-memory"
     small.mkdir()
     isolate.mount("tmpfs", str(small), "tmpfs", 0, "size=8m,mode=0700")
@@ -170,7 +170,7 @@ def no_room_in_memory(world, program):
         demand([p for p in leftovers(world) if p.startswith(str(world.state / "data/."))], f"{leftovers(world)}")
         world.stasis("recover")
         demand(not leftovers(world), f"left: {leftovers(world)}")
-        # A power failure loses the record of their places.
+        # A power failure loses the record of the folders with these files.
         world.stasis("restore", "one-2", expect=None,
                      env={"STASIS_ARENA_DIR": str(small), "STASIS_FAULT": "cpu-read:after:die"})
         demand(leftovers(world), "nothing was made?")
@@ -189,12 +189,12 @@ def power_cut(state):
 
 
 def no_room_of_our_own(world, program):
-    """A host with too little memory and disk space of its own: uses the disk of the image."""
+    """A host with too little memory and disk space of its own uses the disk of the image."""
     tiny = world.folder / "tiny"
     tiny.mkdir()
     isolate.mount("tmpfs", str(tiny), "tmpfs", 0, "size=8m,mode=0700")
     (tiny / "arena").mkdir(mode=0o700)
-    # This state directory also has written the image.
+    # Give this state directory the secret with which the image was written.
     (tiny / "data").mkdir(mode=0o711)
     shutil.copy2(world.state / "data" / "secret.key", tiny / "data")
     image = world.images / "one-2"
@@ -211,7 +211,7 @@ def no_room_of_our_own(world, program):
         dies()
         world.stasis("recover", env=env)
         demand(not leftovers(world), f"left: {leftovers(world)}")
-        # After a power failure the next restore or gc removes them.
+        # After a power failure the next restore or gc removes the files.
         for sweep in (["image", "gc", "-d", str(world.images)], ["restore", str(image), "--job", "two"]):
             dies()
             power_cut(tiny)
@@ -219,7 +219,7 @@ def no_room_of_our_own(world, program):
             demand(not leftovers(world), f"left: {leftovers(world)}")
         world.stasis("kill", "two", env=env, expect=None)
         world.stasis("wait", "two", env=env, expect=None)
-        # A read-only store: the error names each place with its free space.
+        # A read-only store: the error names each directory that was tried, with its free space.
         isolate.mount(str(world.images), str(world.images), flags=MS_BIND)
         isolate.mount("", str(world.images), flags=MS_BIND | MS_REMOUNT | MS_RDONLY)
         try:
@@ -236,8 +236,7 @@ def no_room_of_our_own(world, program):
 
 
 def no_links_no_sharing(world, program):
-    """As on a file system without hard links: each image is a separate mount. The account gives the
-    reason."""
+    """Simulates a file system without hard links: each image is a separate mount. The account gives the reason."""
     path = str(world.images / "one-2")
     isolate.mount(path, path, flags=MS_BIND)
     try:

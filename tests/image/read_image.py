@@ -548,7 +548,7 @@ class Pack:
             raise BadImage(f"{where} has {units} units and {len(self.extents)} in its extents")
 
     def frame_bytes(self):
-        """Size of the file without units."""
+        """Returns the size of the file without units."""
         return padded(self.tail)
 
     def bytes_of(self, number):
@@ -687,8 +687,7 @@ def make_cpu_files(image, folder):
                     file.write(page)
 
 
-# --- output
-# -----------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------
 
 def verify(image):
     """Returns the deviations from the manifest, one line each."""

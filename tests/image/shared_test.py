@@ -69,7 +69,7 @@ def a_second_dump_writes_what_changed(world):
     bound = MEMORY * 0.02 + FIXED
     demand(0 < second["gpu_bytes"] <= bound, f"the second dump stores {second}")
     demand(second["shared_bytes"] >= MEMORY * 0.98 - FIXED, f"the second dump shares {second}")
-    # On disk too; the CPU image is the rest of the added bytes.
+    # The same holds on disk, where the CPU image is the rest of the added bytes.
     cpu = second["added_bytes"] - second["gpu_bytes"]
     demand(on_disk(world) - before <= bound + cpu + MIB, f"it took {on_disk(world) - before} bytes")
     row = images(world)["one-2"]
@@ -150,7 +150,7 @@ def killed_while_it_shares(world, program):
 
 
 def no_links_no_sharing(world, program):
-    """As on a file system without hard links: each image is a separate mount."""
+    """Simulates a file system without hard links: each image is a separate mount."""
     mounted = []
     for name in images(world):
         isolate.mount(str(world.images / name), str(world.images / name), flags=MS_BIND)
@@ -193,7 +193,7 @@ def each_codec(world, program):
         program.kill()
         program.restore(how)
         program.expect_running()
-    # Blocks are shared whatever their codec.
+    # Blocks are shared even if their codecs differ.
     stored = dump(program, "after", "--leave-running", "--compress", "lz4")
     demand(stored["gpu_bytes"] <= MEMORY * 0.02 + FIXED, f"it stores {stored}")
     world.stasis("image", "delete", "none", "lz4", "zstd", "auto", "after")

@@ -70,7 +70,7 @@ def only_what_changed(world, program):
         saved = suspend(world)
         part(saved)
         resume(world, program)
-    # A dump does not copy it again, and the data is not lost with the dump.
+    # A dump does not copy unchanged data again, and the arena keeps the data after the dump.
     world.stasis("dump", "one", "--name", "one-1", "--leave-running", "--json")
     # The program runs while its data is copied, so the pause may have nothing left to copy.
     saved_in_pause(world.last.json()["saved"])
@@ -99,7 +99,7 @@ def places(world, phases, some):
 
 
 def killed(world, program):
-    """Before and during the write to the arena, after it, and after the commit."""
+    """Kills a suspend before and during the write to the arena, after it, and after the commit."""
     for place in places(world, ("data-room", "gate-close", "data-export", "data-save", "data-commit", "record", "data-free"),
                         ("data-room:after", "data-save:before", "data-save:after", "data-commit:after", "record:after")):
         world.stasis("suspend", "one", expect=None, env={"STASIS_FAULT": f"{place}:die"})
@@ -116,7 +116,7 @@ def killed(world, program):
 
 
 def failed(world, program):
-    """Rolled back without a kill: if nothing was written, the arena is still known."""
+    """A suspend fails and is rolled back without a kill: if nothing was written, the arena is still known."""
     for phase, kept in (("data-room:after", True), ("gate-close:before", True), ("data-save:after", False),
                         ("data-commit:before", False), ("record:before", False)):
         world.stasis("suspend", "one", expect=1, env={"STASIS_FAULT": f"{phase}:fail"})
@@ -143,8 +143,7 @@ def resumes_killed(world, program):
 
 
 def another_key(world, program):
-    """Hashes with a lost key are useless, but zero blocks stay known: the arena has garbage at their
-    place."""
+    """Hashes with a lost key are useless, but zero blocks stay known. The arena has garbage in place of them."""
     demand(suspend(world)["zero_bytes"] >= ZEROS - 2 * BLOCK, "nothing is zero")
     (world.state / "data" / "secret.key").unlink()
     program.dump(name="one-2")
@@ -156,7 +155,7 @@ def another_key(world, program):
 
 
 def without_the_kernel(world, program):
-    """If the kernel cannot be loaded everything is copied, and the account says so."""
+    """If the kernel that hashes blocks cannot be loaded, everything is copied, and the account says so."""
     folder = world.folder / "no-kernel"
     folder.mkdir()
     kernel = world.build / "lib/softgpu/block_hashes.softgpu.so"
@@ -172,7 +171,7 @@ def without_the_kernel(world, program):
 
 
 def full_of_garbage(world):
-    """The memory that the first suspend uses: stale data at skipped places must not be restored."""
+    """Fills the memory that the first suspend uses with garbage: skipped blocks must not be restored from it."""
     world.stasis("arena", "reserve", "128MiB")
     path = world.stasis("arena", "ls", "--json").json()["arenas"][0]["path"]
     with open(path, "r+b") as file:
@@ -194,7 +193,7 @@ def run(world):
     program.finish()
     for image in ("one-0", "one-1", "one-2"):
         world.stasis("image", "delete", image)
-    # It belonged to a program that has ended.
+    # Free the arena, which belonged to a program that has ended.
     world.stasis("recover")
     arenas = world.stasis("arena", "ls", "--json").json()["arenas"]
     demand(all(a["state"] == "free" for a in arenas), f"{arenas}")

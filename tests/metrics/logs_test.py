@@ -37,7 +37,7 @@ def of(file, **fields):
 
 
 def environments(variable):
-    """Returns names of processes with that id."""
+    """Returns the names of processes that have this environment variable with this value."""
     found = set()
     for pid in processes.all_pids():
         if variable.encode() in (processes.told(pid, "environ") or b"").split(b"\0"):
@@ -46,7 +46,7 @@ def environments(variable):
 
 
 def opened(pid):
-    """Returns the files that it has open."""
+    """Returns the files that the process has open."""
     found = set()
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for file in pathlib.Path(f"/proc/{pid}/fd").iterdir():
@@ -68,7 +68,7 @@ def drain(world):
 
 
 def done(world, log):
-    """The actions in the order of the log's lines."""
+    """Checks the log lines of a suspend that succeeds."""
     account = world.stasis("suspend", "job", "--json").json()
     demand(ID.match(account["operation"]), f"{account['operation']!r}")
     said = of(log, operation=account["operation"])

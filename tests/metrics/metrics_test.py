@@ -43,7 +43,7 @@ class Daemon:
         return scrape
 
     def scrape_until(self, what, **labels):
-        """Metrics of users are at most some seconds old."""
+        """Scrapes until there is a value. Metrics of users are up to some seconds old."""
         found = []
 
         def there():

@@ -86,7 +86,7 @@ def memory_is_short(world, a, b):
 
 
 def source_is_lost(world, a, b):
-    """While the target waits for its mover: it ends at once, with the mover."""
+    """The source is lost while the target waits for its mover: the target ends at once, with the mover."""
     for how in (signal.SIGKILL, signal.SIGINT):
         start(a)
         moving = begin_to_register(a, b)

@@ -15,7 +15,7 @@ from processes import wait_until  # noqa: E402
 import ssh  # noqa: E402
 from world import demand  # noqa: E402
 
-# More than a host uses until the next start of a job.
+# More process ids than a host uses until the next start of a job.
 PIDS_OF_JOB = 1000
 ROUND = re.compile(r"^ROUND (\d+) (\S+)$", re.M)
 

@@ -40,7 +40,7 @@ def there_and_back(world, a, b):
 
 
 def without_rounds(a, b):
-    """Also to another name."""
+    """Moves without rounds, also to another job name."""
     start(a)
     result = a("migrate", "job", "b", "--rounds", "0", "--job", "moved", "--json").json()
     demand(len(result["migration"]["rounds"]) == 1, f"{result['migration']}")
@@ -69,7 +69,7 @@ def via_repository(world, a, b):
     a("delete", "job")
     done = b("migrate", "job", "a", "--via", str(fleet), expect=2)
     demand("needs the name of a repository" in done.err, f"{done}")
-    # Another repository under the same name.
+    # Give another repository the same name.
     other = world.folder / "other"
     other.mkdir()
     a("repo", "remove", "fleet")
@@ -83,7 +83,7 @@ def via_repository(world, a, b):
 def interrupted(world, a, b, there=True):
     """Ctrl-C while the program is stopped and the other host restores its last image from the repository, or when it
     has restored it."""
-    # The repositories that via_repository() has left: `a` has another one.
+    # via_repository() has left `a` with another repository of this name.
     a("repo", "remove", "fleet")
     a("repo", "add", "fleet", world.folder / "fleet")
     start(a)
@@ -122,7 +122,7 @@ def refusals(world, a, b):
     done = a("migrate", "job", "b", env={"STASIS_MIGRATE_REMOTE_COMMAND": "echo hello"}, expect=None)
     demand(done.code != 0 and "hello" in done.err, f"{done}")
     expect_only(a, b)
-    # The name is taken there.
+    # The job's name is in use on the other host.
     start(b)
     done = a("migrate", "job", "b", expect=7)
     demand("b cannot restore the program" in done.err and "job" in done.err, f"{done}")

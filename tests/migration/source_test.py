@@ -26,7 +26,7 @@ def source_killed(world, a, b):
         start(a)
         a("migrate", "job", "b", "--rounds", "1", env={"STASIS_FAULT": f"{phase}:{when}:die"}, expect=-9)
         settle(a, b)
-        # Of the images of the migration only the newest stays, which may be the only copy of the program.
+        # Only the newest image of the migration stays, because it may be the only copy of the program.
         wait_until(lambda: a("image", "gc", expect=None) and len(a.images()) <= 1, 30,
                    lambda: f"{a.name} keeps {a.images()}")  # noqa: B023
         expect_only(*((a, b) if runs_on == "a" else (b, a)))
@@ -34,7 +34,7 @@ def source_killed(world, a, b):
 
 
 def killed_with_repository(world, a, b):
-    """The images in the repository go with the next gc there, or the next migration, on this host, except the newest if
+    """The next gc of the repository on this host, or the next migration, removes the images there, except the newest if
     it is the only copy."""
     fleet = world.folder / "fleet"
     fleet.mkdir()
@@ -69,7 +69,7 @@ def killed_with_repository(world, a, b):
 
 
 def killed_while_switching(world, a, b):
-    """The source is killed when it has let the program run there, and has no answer yet."""
+    """The source is killed after it has allowed the target to run the program, and before it gets the answer."""
     start(a)
     hold = world.folder / "hold"
     hold.touch()
@@ -106,7 +106,7 @@ def criu_killed(world, a, b):
 
 
 def connection_cut(world, a, b):
-    """While the program is copied, and while it waits for the switch."""
+    """The connection is cut while the program is copied, and while it waits for the switch."""
     for phase in ("hand-over", "switch"):
         start(a)
         hold = world.folder / "hold"

@@ -1,7 +1,7 @@
 """OpenSSH between the hosts of a test: one user with one key, and a server on each host.
 
-The server is tools/sshd.sh's, which no package has installed on this machine. Everything that it and the client read is
-below the test's folder: keys, configuration, and the hosts' own versions of the files in SYSTEM_FILES.
+The server is unpacked by tools/sshd.sh, not installed by a package. Everything that server and client read is below the
+test's folder: keys, configuration, and the hosts' own versions of the files in SYSTEM_FILES.
 """
 
 import pathlib
@@ -56,7 +56,7 @@ def ip(*words):
 
 
 class Network:
-    """A bridge in the test's network namespace, to which each host has a cable; and the client's files."""
+    """A bridge in the test's network namespace, to which each host is connected; and the client's files."""
 
     def __init__(self, folder):
         self.folder = folder / "ssh"

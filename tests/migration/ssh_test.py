@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What a user sees when ssh or the other host's login fails; a key that is limited to migrations.
+"""Tests what a user sees when ssh or the other host's login fails, and a key that is limited to migrations.
 
-The job runs on here in all cases of failure.
+The job continues on the source in all cases of failure.
 """
 
 import shlex

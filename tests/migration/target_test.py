@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The target of a migration fails or is killed.
 
-The program runs on here, with the right memory. Only if it is unknown whether it runs there, it runs nowhere, and its
-complete image is named.
+The program continues on the source, with the right memory. If it is unknown whether it runs on the target, it runs
+nowhere, and its complete image is named.
 """
 
 import re
@@ -11,7 +11,7 @@ import sys
 from hosts import await_rounds, clear, end, expect_only, run_test, settle, start
 from world import demand
 
-# Where the target can fail or be killed, and how it does without --all.
+# Where the target can fail or be killed, with the faults that are tested without --all.
 PHASES = [("load-room", "before", ["fail"]), ("cpu-restore", "before", ["die"]), ("data-return", "before", ["fail"]),
           ("await-switch", "before", ["die"]), ("await-switch", "after", ["fail", "die"]), ("adopt", "before", ["fail", "die"])]
 

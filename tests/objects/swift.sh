@@ -25,7 +25,7 @@ account_port=$2
 container_port=$3
 object_port=$4
 
-# Rings and servers read it.
+# Rings and servers read this file.
 printf '[swift-hash]\nswift_hash_path_suffix = test\n' >"$folder/etc/swift.conf"
 
 # Rings of one partition on one device.

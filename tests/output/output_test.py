@@ -110,7 +110,7 @@ class Talker:
         self.world.disown(self.pid)
 
     def kill_shim(self):
-        """Waits until it is gone."""
+        """Kills the shim and waits until it is gone."""
         shim = processes.stat(self.pid)[2]
         processes.end(shim)
         wait_until(lambda: self.world.reap() or processes.stat(shim) is None, 90, "its shim does not end")
@@ -228,7 +228,7 @@ def other_log(world):
     expect(talker.log, lines(1, 1))
     expect(other, "kept\n" + lines(2, 2))
     demand(talker.listed()["log"] == str(other), "`stasis ps` names another log")
-    # Again: it stays the job's log under any name.
+    # Again: the file stays the job's log under any name.
     talker.dump()
     talker.restore()
     talker.say()
@@ -368,7 +368,7 @@ def own_append_file(world, how):
 
 
 def shim_killed(world):
-    """Then the exit status is unknown; everything else works."""
+    """Without its shim the job's exit status is unknown; everything else works."""
     talker = Talker(world).run()
     talker.say()
     follow = world.begin("logs", "-f", talker.name)

@@ -63,7 +63,7 @@ def moves(world, server, a, b):
 
 
 def refusals(world, server, a, b):
-    """One clear message each, and nothing is left here."""
+    """Each refusal gives one clear message and leaves nothing here."""
     says(b("image", "pull", "none", "-R", "fleet", expect=3), "has no image none")
     says(add(b, server, "other", location="s3://bucket/a/prefix/packs", expect=1), "is not empty")
     says(add(b, server, "other", location="s3://nobucket/x", expect=3), "nobucket")
@@ -83,7 +83,7 @@ def refusals(world, server, a, b):
 
 
 def faults(world, server, a, b):
-    """A request that fails once is repeated; what comes back wrong is refused."""
+    """A request that fails once is repeated; a wrong answer is refused."""
     store = world.folder / "store"  # an empty one, so that everything is fetched
 
     def pull(*rules, expect=0):

@@ -155,7 +155,8 @@ class Scenario:
         self.world.env["STASIS_HELPER_IDLE_S"] = line.args[0]
 
     def expect_one(self, running, last, expected):
-        """`same` as the last one, `another`, or `none`; never more than one. Returns its pid."""
+        """Waits until the one running helper is the `same` as the last one or `another`, or there is `none`. Returns
+        its pid or None."""
         found = []
 
         def holds():
@@ -184,7 +185,7 @@ class Scenario:
         self.helper = self.expect_one(self.world.device_helpers, self.helper, line.args[0])
 
     def do_expect_helper_idle(self, _):
-        """It has no lock of a command and no GPU memory, and is not listed as a user."""
+        """Checks that the helper has no lock of a command and no GPU memory, and is not listed as a user."""
         files = [os.readlink(f"/proc/{self.helper}/fd/{fd}") for fd in os.listdir(f"/proc/{self.helper}/fd")]
         wrong = [file for file in files if "/journal/" in file or re.match(r"/softgpu/\d+/", file)]
         demand(not wrong, f"the idle device helper holds {wrong}")
@@ -420,7 +421,7 @@ def main():
     try:
         scenario.run(read_blocks(path))
         scenario.close()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the reader needs the place
+    except Exception as error:  # noqa: BLE001 - for any error, the line and the last commands are printed
         where = f"{path.name}:{scenario.at.number}: {scenario.at.text}{scenario.round}" if scenario.at else path.name
         print(f"{where}\n{error}" if isinstance(error, (Failed, processes.Late)) else
               f"{where}\n{traceback.format_exc()}")

@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 
-import users  # it knows where the stage is
+import users  # adds tests/stage to the path
 import processes
 from users import ALICE, BOB, RESTORER, Program, demand
 
@@ -33,7 +33,7 @@ def forge(world, image, *words):
 
 
 class Holder:
-    """A dump of that program of a user; its image is changed and made consistent again."""
+    """A dump of a user's HOLDER program. The image is changed and made consistent again."""
 
     def __init__(self, world):
         self.world = world
@@ -64,7 +64,7 @@ class Holder:
         self.seal()
 
     def seal(self, *words):
-        """As the image's user could, who has the secret of origin MACs."""
+        """Makes the image consistent again. Its user can do this, because the user has the secret of origin MACs."""
         forge(self.world, self.image, "--key", secret_of(self.world), *words)
         self.world.stasis("image", "verify", self.image)
 
@@ -147,7 +147,7 @@ def roots_file_in_a_users_image(new):
 
 
 def roots_image_restored_by_a_user(new):
-    """Another user cannot read it, and a copy given to that user is still not that user's program."""
+    """Another user cannot read root's image, and a copy given to that user is still not that user's program."""
     root, alice = new(), new(ALICE, RESTORER)
     os.chmod(root.folder, 0o711)
     holder = Holder(root)
@@ -194,7 +194,7 @@ def users_image_restored_by_root(new):
 
 
 def image_that_others_may_write(new):
-    """Root's own image, except for one file or directory in it."""
+    """Other users can write to one file or directory of root's own image."""
     root = new()
     holder = Holder(root)
     packs = list(holder.image.glob("packs/*.pack"))
@@ -242,7 +242,7 @@ def image_from_elsewhere(new):
     restores(here, copy, "--trust-image")
     take(theirs.image, "--key", secret_of(elsewhere), "0")
     refused("other", "another key")
-    # The own image with a changed manifest; one without a MAC.
+    # This host's own image with a changed manifest; one without a MAC.
     take(ours.image, "--keep-mac", "1")
     refused("changed", "was changed after it was written here")
     damaged = here.stasis("image", "verify", copy, expect=1)

@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 
-import users  # it knows where the stage is
+import users  # adds tests/stage to the path
 import isolate
 import processes
 from users import ALICE, BOB, RESTORER, Program, demand
@@ -35,7 +35,7 @@ def end(world, child):
 
 
 def another_users_program(new):
-    """Even with the capability to trace all processes."""
+    """A user cannot use another user's program, even with the capability to trace all processes."""
     alice, bob = new(ALICE, RESTORER), new(BOB, WITH_TRACING)
     program = Program(alice, "job", "counter", ["--memory", "1M"]).run()
     for words in (["dump", program.pid], ["suspend", program.pid], ["suspend", "--keep-context", program.pid], ["manage", program.pid]):
@@ -90,7 +90,7 @@ def tree_with_more_rights(new):
 
 
 def tree_that_gets_more_rights(new):
-    """Between the survey and the closing of gates: the suspend is rolled back."""
+    """A child gets more rights between the survey and the closing of gates: the suspend is rolled back."""
     alice = new(ALICE, RESTORER)
     place = alice.folder / "set-id"
     place.mkdir()
@@ -125,7 +125,7 @@ def tree_that_gets_more_rights(new):
 
 
 def owner(pid):
-    """Returns None if it has ended."""
+    """Returns the user id of the process, or None if the process has ended."""
     try:
         return os.stat(f"/proc/{pid}").st_uid
     except FileNotFoundError:
@@ -245,8 +245,7 @@ def output_in_anothers_folder(new):
 
 
 def programs_that_a_caller_names(new):
-    """A stasis binary with capabilities takes CRIU and limits only from the machine's
-    configuration."""
+    """A stasis binary with capabilities uses only the CRIU and the limits of the machine's configuration."""
     alice = new(ALICE)
     place = alice.folder / "capable"
     place.mkdir()

@@ -77,7 +77,7 @@ def line_of_the_page(new):
     for name, line in (("passwd", f"alice:x:{ALICE}:{ALICE}::{home}:/bin/sh\n"), ("group", f"alice:x:{ALICE}:\n")):
         (world.folder / name).write_text(pathlib.Path("/etc", name).read_text() + line)
         isolate.mount(str(world.folder / name), f"/etc/{name}", flags=isolate.MS_BIND)
-    # As in root's environment: root's directory, and no variable that names another.
+    # Use root's environment: root's directory, and no variable that names another one.
     env = {name: value for name, value in world.env.items() if not name.startswith("STASIS_")}
     env["HOME"] = str(world.folder / "root")
     (world.folder / "root").mkdir(mode=0o700)

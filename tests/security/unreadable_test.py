@@ -82,7 +82,7 @@ def ctrl_c_ends_it(world, pid):
 
 
 def restore_ends(world):
-    """The program of the image has a file mapped that lies where nothing answers."""
+    """The image's program has mapped a file on a file system that does not answer."""
     program = subprocess.Popen(["sleep", "1000"], env=world.env, cwd=world.folder, start_new_session=True,
                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     world.own(program.pid)

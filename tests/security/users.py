@@ -43,7 +43,7 @@ def main(*runs):
                 close(world)
             processes.wait_until(lambda: alone(worlds), 60,
                                  lambda: "left: " + ", ".join(map(processes.describe, processes.all_pids())))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the last commands belong to it
+        except Exception as error:  # noqa: BLE001 - for any error, the last commands are printed
             known = isinstance(error, (Failed, processes.Late))
             print(f"{run.__name__}: {error if known else traceback.format_exc()}")
             for world in worlds:
@@ -54,7 +54,7 @@ def main(*runs):
 
 
 def close(world):
-    """Checks that nothing of an operation is left, and then nothing at all."""
+    """Checks that nothing of an operation is left, and after the cleanup that nothing at all is left."""
     world.expect_clean()
     world.stasis("arena", "free")
     shutil.rmtree(f"/dev/shm/stasis-{world.uid}", ignore_errors=True)

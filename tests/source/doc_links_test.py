@@ -3,7 +3,8 @@
 
 usage: tests/source/doc_links_test.py [CHECKOUT]
 
-Pages may also name files of the other folders, from the checkout, from docs/ or from their own folder. A path with a placeholder (NAME, *, …) is skipped.
+Pages may also name files of the other folders, from the checkout, from docs/ or from their own folder. A path with a
+placeholder (NAME, *, …) is skipped.
 """
 
 import pathlib
@@ -16,7 +17,7 @@ IN_PAGES = re.compile(r'`((?:docs|decisions|tests|tools|src|softgpu|workloads|pa
 RELATIVE = re.compile(r'\]\((?!https?:|#)([^)#\s]+)')
 SIBLING = re.compile(r'`([a-z][a-z0-9-]+\.md)`')
 PLACEHOLDER = re.compile(r'[A-Z]{3,}')
-# History: it names files as they were called then.
+# The history names files as they were called at the time.
 SKIPPED = {'CHANGELOG.md'}
 
 
@@ -33,7 +34,7 @@ def exists(root, name):
 
 
 def targets(path, text):
-    """The paths that a file names, each with the folders in which it may be."""
+    """Yields the paths that a file names, each with the folders in which it may be."""
     for found in IN_DOCS.finditer(text):
         yield found[0].rstrip('./-'), ['.']
     if path.suffix != '.md':

@@ -22,7 +22,7 @@ ALLOWED = {
     'checks': 'checkpoint gpu_state plan jobs containers repository store criu device agent_client process base',
     'checkpoint': 'gpu_state plan jobs dataplane store criu ipc process base',
     'gpu_state': 'plan dataplane device agent_client agent_protocol process config base',
-    # The journal takes the names of GPUs and of their states from `device`, and nothing else.
+    # The journal uses the names of GPUs and of their states from `device`, and nothing else.
     'plan': 'device process base',
     'jobs': 'shim ipc process base',
     'shim': 'ipc process base',
@@ -40,7 +40,7 @@ ALLOWED = {
     'agent_client': 'agent_protocol ipc process base',
     # The code that runs inside user programs.
     'agent': 'agent_protocol abi',
-    # Its messages. Needs nothing but libc.
+    # The agent's messages. Needs nothing but libc.
     'agent_protocol': 'ipc',
     'device': 'ipc process abi base',
     'ipc': 'process base',

@@ -41,7 +41,7 @@ class FuseFile:
         self._silent.touch()
 
     def end(self):
-        """Killing the server fails all blocked requests."""
+        """Kills the server, which makes all blocked requests fail."""
         os.kill(self.server, signal.SIGKILL)
         os.waitpid(self.server, 0)
         isolate.unmount(str(self.folder))

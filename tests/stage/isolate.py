@@ -47,7 +47,7 @@ def mount(source, target, kind="", flags=0, data=""):
 
 
 def unmount(target):
-    """Its last user may still be exiting, so retries for a limited time."""
+    """Retries for a limited time, because the last user of the mount may still be exiting."""
     deadline = time.monotonic() + UNMOUNT_S
     while _libc.umount2(target.encode(), 0) != 0:
         if ctypes.get_errno() != errno.EBUSY or time.monotonic() > deadline:
@@ -56,7 +56,7 @@ def unmount(target):
 
 
 def _own_network():
-    """With a loopback device. No other test can take a program's port before its restore."""
+    """Starts the loopback device of this test's network. No other test can take a program's port before its restore."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         # struct ifreq: the name, and IFF_UP | IFF_RUNNING.
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", 0x41))
@@ -101,7 +101,7 @@ def enter(keep):
         return
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
-    # Like a shell.
+    # Return the same code as a shell.
     os._exit(code if code >= 0 else 128 - code)
 
 

@@ -26,7 +26,7 @@ def main(run, last_commands=12, env=None):
         run(world)
         world.expect_clean()
         world.close()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the last commands belong to it
+    except Exception as error:  # noqa: BLE001 - for any error, the last commands are printed
         known = isinstance(error, (Failed, processes.Late))
         print(error if known else traceback.format_exc())
         print(f"The last commands:\n{world.transcript(last_commands)}")

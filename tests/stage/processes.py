@@ -35,8 +35,8 @@ def told(pid, name):
 
 
 def text_of(path):
-    """Returns the content of a file, or nothing if it does not exist, for files that others create
-    and remove."""
+    """Returns the content of a file, or an empty string if it does not exist. For files that other processes create and
+    remove."""
     try:
         return path.read_text(errors="replace")
     except FileNotFoundError:

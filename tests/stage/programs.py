@@ -16,7 +16,7 @@ ROUND = re.compile(r"^ROUND (\d+) (\S+)\n", re.M)  # a complete line
 
 
 class Program:
-    """Keeps track of its output files, the position read so far, and its process."""
+    """Keeps track of the program's output files, the position read so far, and its process."""
 
     def __init__(self, world, name, workload, args):
         self.world = world
@@ -53,7 +53,7 @@ class Program:
         return self
 
     def adopt(self):
-        """It is already a job, with the job's own log."""
+        """Uses a program that is already a job, with the job's own log."""
         self.is_job = True
         self.files = [self.world.state / "data" / "jobs" / self.name / "log"]
         self.await_output(r"^READY$")
@@ -246,7 +246,7 @@ class Program:
             self.image = name
             self.packets_in[name] = self.packets
             if "--leave-running" not in options:
-                # This process must reap those whose shim was killed.
+                # This process must reap processes whose shim was killed.
                 left = [pid for pid, before in members.items() if (now := processes.stat(pid))
                         and now[3] == before[3] and now[2] != os.getpid()]
                 demand(not left, lambda: f"left of {self.name} after its dump: {list(map(processes.describe, left))}")

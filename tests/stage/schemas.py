@@ -20,7 +20,7 @@ FOLDER = pathlib.Path(__file__).resolve().parents[2] / "docs" / "schema"
 
 
 def load():
-    """Returns all of them by name."""
+    """Returns all schemas by name."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
 
 

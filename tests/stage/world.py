@@ -41,7 +41,7 @@ class Command:
 
     @staticmethod
     def _text(file):
-        # Not with seek(2): the command may still write, and shares the file position.
+        # Do not use seek(2), because the command may still write and shares the file position.
         size = os.fstat(file.fileno()).st_size
         return os.pread(file.fileno(), size, 0).decode(errors="replace")
 
@@ -125,7 +125,7 @@ class World:
     # Commands.
 
     def user_words(self, capabilities=()):
-        """Returns the words before a command that make it the user's."""
+        """Returns the words before a command that run it as the user."""
         if self.uid == 0:
             return []
         given = [f"+{name}" for name in capabilities] or ["-all"]
@@ -163,7 +163,7 @@ class World:
                 if (processes.stat(pid) or ("", "Z"))[0] == "stasisd" and processes.is_alive(pid)]
 
     def await_daemons_end(self):
-        """Waits until it is reaped: threads of a zombie may still hold its socket and lock."""
+        """Waits until all daemons are reaped, because threads of a zombie may still hold its socket and lock."""
         def gone():
             self.reap()
             return all((processes.stat(pid) or ("", ""))[0] != "stasisd" for pid in processes.all_pids())
@@ -212,7 +212,7 @@ class World:
         return self.named("stasis-device-h")  # the kernel cuts names to 15 characters
 
     def reap(self):
-        """This is the init process, so it must reap orphans."""
+        """Reaps orphans, because this process is the init process."""
         mine = {command.pid for command in self.log} | self._own
         for pid in processes.children(os.getpid()):
             found = processes.stat(pid)
@@ -223,7 +223,7 @@ class World:
                     pass
 
     def reap_all(self):
-        """Call after everything was killed."""
+        """Reaps all children. Call it after everything was killed."""
         for command in self.log:
             command.process.wait(60)
         for pid in list(self._own):
@@ -265,8 +265,8 @@ class World:
             comm = (processes.stat(pid) or ("",))[0]
             if comm in ("criu", "stasis", "stasis-device-h", "stasis-mover", "stasis-worker"):
                 found.append(f"process {processes.describe(pid)}")
-        # The memory for GPU data stays mounted; its content is checked after everything has ended.
-        # podman leaves its storage mounted whenever it is asked something.
+        # The memory for GPU data stays mounted; its content is checked after everything has ended. Every podman command
+        # may leave podman's storage mounted.
         expected = {*self._mounts, str(self.arenas), "/var/lib/containers/storage/overlay"}
         new = [m for m in isolate.mounts() if m not in expected]
         return found + [f"mount {m}" for m in new]
@@ -280,7 +280,7 @@ class World:
         wait_until(lambda: self.has_begun(phase), 60, f"no operation has begun {phase}")
 
     def expect_clean(self):
-        """Processes that were just told to exit may take a moment."""
+        """Checks that nothing is left. Processes that are exiting may take a moment."""
         try:
             wait_until(lambda: self.reap() or not self.leftovers(), 30, "")
         except Late:
@@ -308,7 +308,7 @@ class World:
                 processes.end(pid)
         problems += [p for p in self.leftovers() if not p.startswith("process")]
         if self.arenas.is_dir():
-            # Memory of a program is kept for the next one, empty.
+            # The memory of an ended program is kept for the next one, empty.
             problems += [f"memory for GPU data {p}" for p in self.arenas.iterdir()
                          if not p.name.startswith("free-")]
             if str(self.arenas) in isolate.mounts():
@@ -322,7 +322,7 @@ class World:
         demand(not problems, "left behind:\n  " + "\n  ".join(problems))
 
     def _is_ours(self, path):
-        # podman makes a file for its locks whenever it is asked something.
+        # Every podman command may create a file for podman's locks.
         kept = (str(self.folder), "/dev/shm/libpod_lock", *isolate_keep(self.build))
         return any(other == path or other.startswith(path + "/") for other in kept)
 

@@ -18,7 +18,7 @@ from world import demand  # noqa: E402
 
 
 def without_a_terminal(world):
-    """Attaching still shows its log and its end; --watch forwards no signals."""
+    """Attaching still shows the job's log and its end; --watch forwards no signals."""
     job = Job(world)
     fifo = world.folder / "lines"
     os.mkfifo(fifo)

@@ -77,7 +77,7 @@ class Screen:
         self.master = self.slave = -1
 
     def wait(self, code):
-        """Waits for its end with this exit code, and with the terminal restored."""
+        """Waits until the command has ended with this exit code and has restored the terminal."""
         def ended():
             if self.master >= 0:
                 self.read()

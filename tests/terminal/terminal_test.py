@@ -152,7 +152,7 @@ def dumped_attached(world):
 
 
 def dumped_detached(world):
-    """Twice without a client; the size is kept."""
+    """A job is dumped and restored twice without a client; the size is kept."""
     job = Job(world)
     job.attached(size=(35, 77)).expect("ready").leave()
     for turn in (1, 2):
@@ -275,7 +275,7 @@ def other_versions(world):
 
 
 def shim_killed(world):
-    """The terminal ends with the shim, and the program gets SIGHUP; clients are told."""
+    """The terminal ends with the shim, and the program gets SIGHUP; clients are notified."""
     job = Job(world)
     screen = job.attached().expect("ready")
     os.kill(processes.stat(job.inspect()["pid"])[2], signal.SIGKILL)

@@ -13,7 +13,8 @@
 namespace workloads {
 using namespace stasis::hip;  // NOLINT: every name in it begins with cu, CU, hip or HIP
 
-// Returns what cuMemImportFromShareableHandle takes for a descriptor.
+// Converts a descriptor to the handle argument that cuMemImportFromShareableHandle expects. With
+// early versions of HIP this is a pointer to `fd`.
 inline void* ForImport(const int& fd) {
   int version = 0;
   (void)hipRuntimeGetVersion(&version);
@@ -98,7 +99,7 @@ inline void* ForImport(const int& fd) {
 namespace workloads {
 using namespace stasis::cuda;  // NOLINT: every name in it begins with cu or CU
 
-// Returns what cuMemImportFromShareableHandle takes for a descriptor.
+// Converts a descriptor to the handle argument that cuMemImportFromShareableHandle expects.
 inline void* ForImport(const int& fd) { return reinterpret_cast<void*>(intptr_t{fd}); }
 }  // namespace workloads
 

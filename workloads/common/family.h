@@ -27,7 +27,7 @@ class Family : public Workload {
   void TearDown() override {}
 
  protected:
-  // Called in a forked child before exec. It may set up more descriptors for the child.
+  // Called in a forked child before exec. An override may set up more descriptors for the child.
   virtual void Equip(int /*child*/) {}
   // Asks all children concurrently; returns the sum of their answers.
   uint64_t Ask(uint64_t word);

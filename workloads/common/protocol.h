@@ -5,8 +5,8 @@
 // A workload prints `READY` after its setup and `ROUND <n> <checksum>` after each round. It ends
 // after N rounds or, if N is 0 (the default), on SIGTERM. It then compares all of its data with a
 // separate computation and prints `EXIT-SUCCESS` (exit code 0) or `FAILED: <reason>` (exit code 1).
-// The output is the same on softgpu and on every GPU. A workload cannot be controlled in any other
-// way, so a checkpoint at any time finds an ordinary program.
+// The output is the same on softgpu and on every GPU. Workloads do not take part in checkpoints, so
+// a checkpoint at any time finds an ordinary program.
 #pragma once
 
 #include <cstdint>

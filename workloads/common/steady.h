@@ -1,5 +1,5 @@
-// A minimal GPU workload with one array that changes every round. Programs that test other
-// properties add them to it.
+// A minimal GPU workload with one array that changes every round. Workloads that test other
+// properties derive from it.
 #pragma once
 
 #include "common/gpu.h"

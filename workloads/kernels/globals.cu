@@ -8,7 +8,8 @@ constexpr uint32_t kTable = 4096;
 // Zero-initialised.
 __device__ uint32_t launches;
 __device__ uint32_t table[kTable];
-// Both are initialised in the module. The host overwrites `weights` through its device address.
+// Both variables are initialised in the module. The host overwrites `weights` through its device
+// address.
 __device__ uint32_t primes[8] = {2, 3, 5, 7, 11, 13, 17, 19};
 __constant__ uint32_t weights[kWeights] = {1};
 

@@ -34,7 +34,7 @@ ends_well() {
   pid=
 }
 
-# Truncate it here: the program's redirection may happen after the first check.
+# Empty the file here, because the program's redirection may happen after the first check.
 : >"$work/out"
 "$dir/vector" --interval 10 --memory 5M >>"$work/out" &
 pid=$!

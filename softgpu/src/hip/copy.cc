@@ -1,4 +1,5 @@
-// HIP's own copies and fills: with a direction, of two and three dimensions, and between devices.
+// HIP's own copies and fills: those with a direction, in two or three dimensions, or between
+// devices.
 
 #include <string.h>
 
@@ -12,8 +13,8 @@ bool IsDirection(hipMemcpyKind kind) {
          kind == hipMemcpyDeviceToDeviceNoCU;
 }
 
-// The driver's memory types of both ends. Host memory may be any, so a direction that names the
-// host says more than the address.
+// The driver's memory types of both ends. A direction that names the host is needed, because the
+// driver cannot recognise pageable host memory by its address.
 struct Ends {
   CUmemorytype source;
   CUmemorytype target;
@@ -108,7 +109,7 @@ CUDA_MEMCPY2D Rectangle(void* dst, size_t dst_pitch, const void* src, size_t src
   return copy;
 }
 
-// Arrays are missing, so both ends must be pointers.
+// Arrays are not implemented, so both ends must be pointers.
 hipError_t Box(const hipMemcpy3DParms* from, CUDA_MEMCPY3D* copy) {
   if (from == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!IsDirection(from->kind)) return hipErrorInvalidMemcpyDirection;
@@ -133,7 +134,7 @@ hipError_t Box(const hipMemcpy3DParms* from, CUDA_MEMCPY3D* copy) {
 
 unsigned char Byte(int value) { return static_cast<unsigned char>(value); }
 
-// Fills all slices of a box, which lie one behind the other.
+// Fills all slices of a box.
 hipError_t FillBox(hipPitchedPtr dst, int value, hipExtent extent, CUstream stream) {
   if (extent.width == 0 || extent.height == 0) return CUDA_SUCCESS;
   if (dst.ysize < extent.height) return CUDA_ERROR_INVALID_VALUE;
@@ -233,7 +234,7 @@ hipError_t hipDrvMemcpy3DAsync(const HIP_MEMCPY3D* from, hipStream_t stream) {
   return softgpu::api::cuMemcpy3DAsync_v2(&copy, stream);
 }
 
-// The memory of all devices is accessible anyway.
+// Ignores the devices, because every device can access all memory.
 hipError_t hipMemcpyPeer(void* dst, int, const void* src, int, size_t bytes) {
   return softgpu::api::cuMemcpyPeer(Address(dst), nullptr, Address(src), nullptr, bytes);
 }

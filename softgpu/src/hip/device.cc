@@ -1,4 +1,4 @@
-// HIP's own functions of devices: attributes, properties, the current device and peers.
+// HIP's own functions for devices: attributes, properties, the current device and peers.
 
 #include <stdio.h>
 #include <string.h>
@@ -63,7 +63,7 @@ constexpr Attribute kAttributes[] = {
 
 bool Known(int device) { return device >= 0 && device < driver().device_count; }
 
-// An attribute of a known device.
+// Returns an attribute of a device that exists.
 int Get(CUdevice_attribute attribute, int device) {
   int value = 0;
   softgpu::api::cuDeviceGetAttribute(&value, attribute, device);

@@ -10,7 +10,8 @@
 namespace softgpu::hip {
 namespace {
 
-// Every function initialises the runtime. A failure stays the thread's last error.
+// Calls `f`. Except for look-ups, initialises the runtime first if necessary, and keeps a failure
+// as the thread's last error.
 template <class F>
 hipError_t EnterHip(const char* symbol, Kind kind, bool per_thread, F f) {
   hipError_t result = CUDA_SUCCESS;
@@ -27,7 +28,7 @@ hipError_t EnterHip(const char* symbol, Kind kind, bool per_thread, F f) {
 
 extern "C" {
 
-// One function for each of the driver's, which HIP's symbols are aliases of.
+// Defines one function for each driver function. HIP's symbols are aliases of these.
 #define SOFTGPU_HIP_DRIVER(name, symbol, kind, per_thread, parameters, arguments)            \
   __attribute__((visibility("hidden"))) CUresult name parameters {                           \
     return EnterHip(#symbol, Kind::kind, per_thread, [&] { return api::symbol arguments; }); \

@@ -1,9 +1,10 @@
 // The second face: libamdhip64.so.6 over the same driver. exports.cc defines the exported symbols
-// from abi/hip/functions.def. Functions of HIP that a driver's function serves call that one; the
-// others are declared here under their own names.
+// from abi/hip/functions.def. A HIP function either calls the driver function that serves it or is
+// declared here under its own name.
 #pragma once
 
-// Only the types: the exported functions would be found beside those of `own` by their arguments.
+// Include only the types. Argument-dependent lookup would find exported functions beside those of
+// `own`.
 #define STASIS_DRIVER_FUNCTION_TYPES_ONLY
 #include "abi/hip/functions.h"
 #include "api.h"
@@ -13,7 +14,7 @@ namespace softgpu::hip {
 
 using namespace stasis::hip;  // NOLINT: this library is that API
 
-// The driver's functions, as HIP's functions of STASIS_HIP_LIKE need them. All others are those of
+// Variants of driver functions, for the HIP functions of STASIS_HIP_LIKE. All others are those of
 // softgpu::api.
 namespace api {
 using namespace softgpu::api;  // NOLINT: a declaration here hides the driver's function
@@ -29,7 +30,7 @@ namespace own {
 #include "abi/hip/functions.def"
 }  // namespace own
 
-inline constexpr int kVersion = 60400000;  // 6.4.0, without SOFTGPU_HIP_VERSION
+inline constexpr int kVersion = 60400000;  // 6.4.0, if SOFTGPU_HIP_VERSION is not set
 
 // Returns the result of hipRuntimeGetVersion: SOFTGPU_HIP_VERSION or the built-in value.
 int Version();

@@ -1,5 +1,5 @@
-// The second face as a HIP program sees it: what differs from the driver, and that the common parts
-// are reached. The driver's own tests cover those.
+// The second face as a HIP program sees it. Tests what differs from the driver, and that calls
+// reach the common parts, which the driver's own tests cover.
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -418,7 +418,7 @@ TEST(HipTest, ModulesLaunchWithAnArgumentBuffer) {
   EXPECT_OK(hipFree(data));
 }
 
-// As the compiler's code registers an image before main.
+// Registers an image as compiler-generated code does before main.
 class Registered {
  public:
   explicit Registered(const std::string& path) : image_(Contents(path)) {
@@ -458,7 +458,7 @@ TEST(HipTest, KernelsAndVariablesAreFoundByTheirAddressInTheProgram) {
     void* params[] = {&data, &n};
     EXPECT_OK(hipLaunchKernel(&kernel, {1, 1, 1}, {32, 1, 1}, params, 0, nullptr));
     EXPECT_EQ(Ints(data, 10), std::vector<int>(10, 6));
-    // The same through the old calls, which set the arguments one by one.
+    // The same launch by the old calls, which set the arguments one by one.
     EXPECT_OK(hipConfigureCall({1, 1, 1}, {32, 1, 1}, 0, nullptr));
     EXPECT_OK(hipSetupArgument(&data, sizeof(data), 0));
     EXPECT_OK(hipSetupArgument(&n, sizeof(n), sizeof(data)));
@@ -530,7 +530,8 @@ TEST(HipTest, WhatIsMissingIsNotSupported) {
   CUdriverProcAddressQueryResult status{};
   EXPECT_OK(hipGetProcAddress("hipMallocArray", &found, 50700000, 0, &status));
   ASSERT_NE(found, nullptr);
-#if !SOFTGPU_SANITIZED  // the sanitizer refuses a call by another type than the definition's
+#if !SOFTGPU_SANITIZED  // the sanitizer rejects calls by a function type other than the
+                        // definition's
   auto* array =
       reinterpret_cast<hipError_t (*)(void*, const void*, size_t, size_t, unsigned)>(found);
   EXPECT_CU(CUDA_ERROR_NOT_SUPPORTED, array(nullptr, nullptr, 0, 0, 0));

@@ -1,5 +1,5 @@
-// Kernels and variables that a program names by an address of its own, and launches. The compiler
-// registers them before main; their image is loaded with the first use.
+// Launches, and the kernels and variables that a program refers to by addresses in its own memory.
+// Compiler-generated code registers them before main; their image is loaded at the first use.
 
 #include <string.h>
 
@@ -50,7 +50,7 @@ Registry& registry() {
 
 Binary* BinaryOf(void** modules) { return reinterpret_cast<Binary*>(modules); }
 
-// Finds what is registered for an address, and loads its image.
+// Finds the kernel or variable that is registered for an address, and loads its image if necessary.
 hipError_t Find(std::map<const void*, Named> Registry::*table, const void* address,
                 hipError_t missing, Named* out) {
   Lock lock(registry().mutex);
@@ -110,7 +110,7 @@ hipError_t Launch(const void* function, dim3 grid, dim3 block, void** params, si
   });
 }
 
-// A launch between two events, either of which may be null.
+// Launches a kernel between the records of two events. Either event may be null.
 template <class F>
 hipError_t Between(hipEvent_t start, hipEvent_t stop, hipStream_t stream, F launch) {
   if (start != nullptr) {
@@ -166,7 +166,7 @@ void __hipRegisterVar(void** modules, void* host_variable, char*, char* device_n
   registry().variables[host_variable] = {BinaryOf(modules), device_name, size};
 }
 
-// Managed variables are missing. Their first use fails, because they are not registered.
+// Managed variables are not implemented. They are not registered, so their first use fails.
 void __hipRegisterManagedVar(void**, void**, void*, const char*, size_t, unsigned int) {}
 
 hipError_t __hipPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes,
@@ -363,7 +363,7 @@ hipError_t hipMemcpyFromSymbolAsync(void* dst, const void* symbol, size_t bytes,
 
 namespace api {
 
-// HIP ends `extra` with another value than the driver.
+// HIP ends `extra` with a different value than the driver.
 CUresult cuLaunchKernel(CUfunction f, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
                         unsigned int block_x, unsigned int block_y, unsigned int block_z,
                         unsigned int shared_bytes, CUstream stream, void** params, void** extra) {

@@ -166,7 +166,7 @@ hipError_t hipMallocMipmappedArray(hipMipmappedArray_t*, const hipChannelFormatD
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// An unknown pointer is no error: its type says so.
+// An unknown pointer is not an error; its type is hipMemoryTypeUnregistered.
 hipError_t hipPointerGetAttributes(hipPointerAttribute_t* attributes, const void* ptr) {
   if (attributes == nullptr || ptr == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const CUdeviceptr address = Address(ptr);

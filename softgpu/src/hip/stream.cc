@@ -18,7 +18,7 @@ hipError_t hipStreamCreate(hipStream_t* stream) {
   return softgpu::api::cuStreamCreate(stream, CU_STREAM_DEFAULT);
 }
 
-// The mask chooses processors of a real GPU.
+// Ignores the mask, which selects compute units of a real GPU.
 hipError_t hipExtStreamCreateWithCUMask(hipStream_t* stream, uint32_t mask_size,
                                         const uint32_t* mask) {
   if (mask_size == 0 || mask == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -29,7 +29,7 @@ hipError_t hipEventCreate(hipEvent_t* event) {
   return softgpu::api::cuEventCreate(event, CU_EVENT_DEFAULT);
 }
 
-// Only whole words can be waited for.
+// Waiting for some bits of a word is not implemented.
 hipError_t hipStreamWaitValue32(hipStream_t stream, void* ptr, uint32_t value, unsigned int flags,
                                 uint32_t mask) {
   if (mask != UINT32_MAX) return CUDA_ERROR_NOT_SUPPORTED;

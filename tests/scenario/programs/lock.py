@@ -1,4 +1,4 @@
-"""lock.py PID: locks a program with the driver alone, like a tool unaware of Stasis."""
+"""lock.py PID: locks a program with the driver alone, as a tool without Stasis would."""
 
 import ctypes
 import sys

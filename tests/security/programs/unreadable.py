@@ -3,7 +3,7 @@ reads its data.
 
   header        the page of the agent's header is never supplied (userfaultfd)
   fuse-header   the file with the agent's header is FUSE_FILE
-  fuse-socket     the agent's socket is FUSE_FILE
+  fuse-socket   the agent's socket is FUSE_FILE
 """
 
 import ctypes
@@ -33,7 +33,7 @@ def use_gpu():
 
 
 def withhold(address):
-    """The next access to this page blocks forever."""
+    """Makes the next access to this page block forever."""
     fd = libc.syscall(USERFAULTFD, os.O_CLOEXEC)
     assert fd >= 0, os.strerror(ctypes.get_errno())
     fcntl.ioctl(fd, UFFDIO_API, struct.pack("=QQQ", 0xAA, 0, 0))
