@@ -12,6 +12,7 @@ import sys
 from hosts import await_journal, clear, expect_only, images_of, run_test, settle, start
 import processes
 from processes import wait_until
+import schemas
 from world import demand
 
 # Where the source can be killed, and where the program runs then.
@@ -82,8 +83,13 @@ def killed_while_switching(world, a, b):
     moving.wait()
     settle(a, b)
     expect_only(b, a)
-    for words in (("ps", "-a"), ("inspect", "job")):
+    for words in (("ps", "-a"), ("inspect", "job"), ("checkpoints", "job")):
         demand("perhaps moved to b/job" in a(*words).out, f"{words} says where it is for certain")
+    for words in (("inspect", "job"), ("checkpoints", "job")):
+        document = a(*words, "--json").json()
+        demand(document["moved_to"] is None and document["perhaps_moved_to"] == "b/job", f"{document}")
+        if schemas.is_able():
+            schemas.compare(words[0], document)
     demand("was perhaps moved to b/job" in a("restore", "job", expect=7).err, "a restore does not say where it may run")
     clear(a, b)
 
