@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -159,8 +158,8 @@ class Migration final : public HandOver {
   std::optional<repository::SentImages> sent_;  // with --via
   std::vector<std::string> images_;             // names of complete images of this migration, here
   std::vector<v1::MigrationRound> rounds_;
-  std::vector<std::string> notes_;    // of this host
-  std::set<std::string> load_notes_;  // of the other host
+  std::vector<std::string> notes_;       // of this host
+  std::vector<std::string> load_notes_;  // of the other host, about the last load
   v1::OperationResult restored_;
   bool keeps_last_ = false;  // the last image may be the only copy of the program
   std::string lost_;  // why it is unknown whether the program runs there; empty if it is known
@@ -273,9 +272,7 @@ Status Migration::LoadThere(const std::string& image) {
   STASIS_TRY(
       Explain(link_->Ask(MessageKind::kLoad, load, MessageKind::kLoaded, answer, Limits(kLoadTime)),
               "load the program's memory"));
-  for (const std::string& note : answer.notes()) {
-    if (load_notes_.size() < kMostNotes) load_notes_.insert(note);
-  }
+  load_notes_.assign(answer.notes().begin(), answer.notes().end());
   return {};
 }
 
