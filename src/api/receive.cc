@@ -35,6 +35,9 @@ using std::chrono::seconds;
 constexpr seconds kReplyTime{60};
 constexpr seconds kGreetingTime{60};
 constexpr seconds kRegisterTime{300};  // terabytes at 10 GB/s
+// The other host reports the outcome as unknown after more than this time (docs/migration.md), so a
+// later order must not start the program.
+constexpr seconds kGoTime{60};
 // After this time without a message the other host counts as lost. The time is long because the
 // other host may be dumping a program of hundreds of gigabytes.
 constexpr seconds kSilence{4 * 3600};
@@ -194,7 +197,9 @@ Result<v1::OperationEvent> MigrationReceiver::RestoreImage(const std::string& im
 }
 
 Status MigrationReceiver::AwaitGo(plan::PhaseScope& scope) {
-  const objects::CallOptions limits{scope.deadline(), call_.stop};
+  // For a program without a GPU, the deadline of `scope` is that of the whole restore.
+  const objects::CallOptions limits{Deadline::Sooner(scope.deadline(), Deadline::In(kGoTime)),
+                                    call_.stop};
   STASIS_TRY(link_.Send(MessageKind::kReady, ThisHost(), limits));
   v1::MigrationBegun go;
   STASIS_TRY(Annotate(link_.Await(MessageKind::kGo, go, limits),
