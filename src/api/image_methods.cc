@@ -8,6 +8,8 @@
 #include "api/usage_error.h"
 #include "api/utf8.h"
 #include "base/file.h"
+#include "repository/registry.h"
+#include "repository/sent_images.h"
 #include "store/gc.h"
 #include "store/image_folder.h"
 #include "store/image_reader.h"
@@ -39,6 +41,25 @@ bool Summarize(const std::string& path, v1::ListImagesResponse::Image& message) 
   message.set_added_bytes(manifest.AddedBytes());
   message.set_device_bytes(store::DeviceBytes(manifest));
   return true;
+}
+
+// Removes the notes about images of killed migrations in repositories that the user has removed.
+void ForgetSentImages(const Call& call, v1::CollectGarbageResponse& response) {
+  auto forget = [&]() -> Result<std::vector<std::string>> {
+    STASIS_ASSIGN(const auto registrations, repository::ListRegistrations(call.paths));
+    std::vector<Id128> known;
+    for (const auto& registration : registrations) known.push_back(registration.id);
+    return repository::ForgetSentImages(call.paths.images(), known);
+  };
+  const auto forgotten = forget();
+  if (!forgotten) {
+    auto& message = *response.add_left_alone();
+    message.set_path(Utf8(call.paths.images()));
+    message.set_why(Utf8("notes about images in removed repositories could not be removed: " +
+                         forgotten.error().ToString()));
+    return;
+  }
+  for (const std::string& name : *forgotten) response.add_removed(Utf8(name));
 }
 
 }  // namespace
@@ -141,6 +162,7 @@ Result<v1::CollectGarbageResponse> CollectGarbage(Call& call,
   if (!PathExists(store)) return response;
   STASIS_ASSIGN(auto report, store::CollectGarbage(store));
   for (const std::string& name : report.swept) response.add_removed(Utf8(name));
+  if (store == call.paths.images()) ForgetSentImages(call, response);
   response.set_images(report.images);
   response.set_packs(report.packs);
   response.set_freed_units(report.freed_units);

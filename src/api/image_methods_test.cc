@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include "api/methods.h"
+#include "base/file.h"
+#include "store/image_folder.h"
 #include "store/image_testing.h"
 
 namespace stasis::api {
@@ -50,6 +52,29 @@ TEST(ImageMethods, VerificationNamesWhatItFound) {
   EXPECT_EQ(response->findings(0).path(), "cpu/more.img");
   EXPECT_NE(response->error().message().find("cpu/more.img is not part of the image"),
             std::string::npos);
+}
+
+TEST(ImageMethods, GcForgetsImagesInRepositoriesThatWereRemoved) {
+  TempStore store;
+  auto note = store::MakeHidden(store.path(), "job-moving-1", store::kSent);
+  ASSERT_TRUE(note);
+  WriteFile(store / note->name + "/repository", "0123456789abcdef0123456789abcdef");
+  note->fd.Reset();
+  Call call = CallFor(store);
+  const std::string record = call.paths.data + "/repositories/fleet.json";
+  ASSERT_TRUE(MakeDirs(call.paths.data + "/repositories"));
+  WriteFile(record, "damaged");
+  auto response = CollectGarbage(call, {});
+  ASSERT_TRUE(response) << response.error().ToString();
+  EXPECT_EQ(response->removed_size(), 0) << "it may be the note of this repository";
+  ASSERT_EQ(response->left_alone_size(), 1);
+  EXPECT_NE(response->left_alone(0).why().find("fleet is damaged"), std::string::npos);
+  ASSERT_TRUE(RemoveFile(record));
+  response = CollectGarbage(call, {});
+  ASSERT_TRUE(response) << response.error().ToString();
+  ASSERT_EQ(response->removed_size(), 1);
+  EXPECT_EQ(response->removed(0), note->name);
+  EXPECT_FALSE(PathExists(store / note->name));
 }
 
 TEST(ImageMethods, RelativePathsAreRejected) {

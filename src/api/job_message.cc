@@ -70,6 +70,7 @@ v1::Job ToMessage(const jobs::Job& job, const GpuUsage& gpu) {
   message.set_images(static_cast<uint32_t>(job.checkpoints.size()));
   if (job.dumped_image) message.set_dumped_image(Utf8(*job.dumped_image));
   message.set_moved_to(Utf8(jobs::MovedTo(job)));
+  message.set_perhaps_moved_to(Utf8(jobs::PerhapsMovedTo(job)));
   if (job.processes) {
     *message.mutable_root() = ToMessage(job.processes->root);
     if (!jobs::IsAdopted(job)) {

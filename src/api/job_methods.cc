@@ -174,7 +174,10 @@ Result<v1::ListCheckpointsResponse> ListCheckpoints(Call& call,
   const jobs::Store store(call.paths.jobs());
   STASIS_ASSIGN(const auto checkpoints, store.Checkpoints(request.job()));
   v1::ListCheckpointsResponse response;
-  if (const auto job = store.Load(request.job())) response.set_moved_to(Utf8(jobs::MovedTo(*job)));
+  if (const auto job = store.Load(request.job())) {
+    response.set_moved_to(Utf8(jobs::MovedTo(*job)));
+    response.set_perhaps_moved_to(Utf8(jobs::PerhapsMovedTo(*job)));
+  }
   for (const jobs::Checkpoint& checkpoint : checkpoints) {
     v1::Checkpoint& message = *response.add_checkpoints();
     message = ToMessage(checkpoint);

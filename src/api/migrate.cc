@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -142,7 +141,8 @@ class Migration final : public HandOver {
   std::string LastName() const { return prefix_ + "-last"; }
   Status MarkRounds();
   void SweepEarlier();
-  Error Unknown(const std::string& image) const;
+  Error Unknown(const std::string& image, const Result<v1::OperationEvent>& dumped) const;
+  std::string NewestImage() const;
   void DeleteImages();
   void RemoveMark();
 
@@ -157,13 +157,14 @@ class Migration final : public HandOver {
   std::optional<store::UnitNames> names_;
   store::Hidden mark_;  // while it is locked, a sweep keeps the images of the rounds
   std::optional<repository::SentImages> sent_;  // with --via
-  std::vector<std::string> images_;  // names of this migration's complete images on this host
+  std::vector<std::string> images_;  // names of the images of this migration; some may not exist
   std::vector<v1::MigrationRound> rounds_;
-  std::vector<std::string> notes_;    // of this host
-  std::set<std::string> load_notes_;  // of the other host
+  std::vector<std::string> notes_;       // of this host
+  std::vector<std::string> load_notes_;  // of the other host, about the last load
   v1::OperationResult restored_;
-  bool keeps_last_ = false;  // the last image may be the only copy of the program
-  std::string lost_;         // why it is unknown whether the program runs there; empty if known
+  bool keeps_newest_ = false;  // the newest image may be the only copy of the program
+  bool runs_there_ = false;
+  std::string lost_;  // why it is unknown whether the program runs there; empty if it is known
 };
 
 v1::DumpRequest Migration::DumpTo(const std::string& name) const {
@@ -272,9 +273,7 @@ Status Migration::LoadThere(const std::string& image) {
   STASIS_TRY(
       Explain(link_->Ask(MessageKind::kLoad, load, MessageKind::kLoaded, answer, Limits(kLoadTime)),
               "load the program's memory"));
-  for (const std::string& note : answer.notes()) {
-    if (load_notes_.size() < kMostNotes) load_notes_.insert(note);
-  }
+  load_notes_.assign(answer.notes().begin(), answer.notes().end());
   return {};
 }
 
@@ -316,8 +315,8 @@ Status Migration::Rounds() {
     const std::string name = RoundName();
     v1::DumpRequest dump = DumpTo(name);
     dump.set_leave_running(true);
-    STASIS_ASSIGN(const auto dumped, DumpToMove(call_, dump, nullptr));
     images_.push_back(name);
+    STASIS_ASSIGN(const auto dumped, DumpToMove(call_, dump, nullptr));
     STASIS_ASSIGN(v1::MigrationRound sent,
                   Send(dumped.result().image(), BytesProgressOf(call_, "send"), Deadline()));
     sent.set_dump_s(dumped.result().total_s());
@@ -362,6 +361,7 @@ Result<HandOver::Switched> Migration::Switch(plan::PhaseScope& scope) {
   if (answered) answered = link_->Await(MessageKind::kDone, event, limits);
   if (answered) {
     restored_ = event.result();
+    runs_there_ = true;
     return Switched::kRunsThere;
   }
   if (link_->refused()) return Fail(std::move(answered).error());
@@ -369,16 +369,21 @@ Result<HandOver::Switched> Migration::Switch(plan::PhaseScope& scope) {
   return Switched::kUnknown;
 }
 
-Error Migration::Unknown(const std::string& image) const {
+// `dumped` is the result of the last dump, which ends the program here.
+Error Migration::Unknown(const std::string& image, const Result<v1::OperationEvent>& dumped) const {
+  const std::string ended =
+      dumped ? "The program was ended here"
+             : fmt::format("Ending the program here failed ({})", dumped.error().ToString());
   Error error{Code::kUnavailable};
   error.message = fmt::format(
       "it is unknown whether the program is running on {}, because the connection was lost while "
-      "the program was handed over ({}). The program was ended here, and its image {} is complete",
-      request_.host(), lost_, image);
+      "the program was handed over ({}). {}, and its image {} is complete",
+      request_.host(), lost_, ended, image);
   error.hint = fmt::format(
-      "Run `stasis ps` on {}. If the program is not running there, `stasis restore {}` starts it "
-      "here.",
+      "Wait for a minute, in which {0} may still start the program, then run `stasis ps` on {0}. "
+      "If the program is not running there, `stasis restore {1}` starts it here.",
       request_.host(), image);
+  if (!dumped) error.hint = dumped.error().hint + "\n" + error.hint;
   error.not_undone = true;
   return error;
 }
@@ -388,8 +393,7 @@ Result<v1::OperationEvent> Migration::MoveNow() {
   const std::string image = call_.paths.images() + "/" + name;
   images_.push_back(name);
   auto event = DumpToMove(call_, DumpTo(name), this);
-  keeps_last_ = !lost_.empty() || (!event && event.error().not_undone);
-  if (!lost_.empty()) return Fail(Unknown(image));
+  if (!lost_.empty()) return Fail(Unknown(image, event));
   if (!event) return event;
   v1::OperationResult& result = *event->mutable_result();
   // The phases and bytes are those of the last dump; its verb, job, pid and image do not apply.
@@ -418,18 +422,27 @@ Result<v1::OperationEvent> Migration::MoveNow() {
   return event;
 }
 
+// Returns the name of the newest complete image here, or an empty string.
+std::string Migration::NewestImage() const {
+  const auto exists = [&](const std::string& name) {
+    return PathExists(call_.paths.images() + "/" + name);
+  };
+  const auto newest = std::find_if(images_.rbegin(), images_.rend(), exists);
+  return newest == images_.rend() ? std::string() : *newest;
+}
+
 // Deletes the migration's images in the repository and on this host, even after a cancellation.
-// Keeps the last one if it may be the only copy of the program. Otherwise deletes the last one
+// Keeps the newest one if it may be the only copy of the program. Otherwise deletes the last one
 // first, because later sweeps would keep it.
 void Migration::DeleteImages() {
   // If this fails, a later sweep tries again.
   if (sent_) {
-    (void)sent_->Delete(transfer_->repository(), keeps_last_, {Deadline::In(kAnswerTime), {}});
+    (void)sent_->Delete(transfer_->repository(), keeps_newest_, {Deadline::In(kAnswerTime), {}});
   }
-  if (keeps_last_ && !images_.empty()) images_.pop_back();
+  const std::string kept = keeps_newest_ ? NewestImage() : std::string();
   bool all_gone = true;
   for (auto name = images_.rbegin(); name != images_.rend(); ++name) {
-    if (!PathExists(call_.paths.images() + "/" + *name)) continue;
+    if (*name == kept || !PathExists(call_.paths.images() + "/" + *name)) continue;
     v1::DeleteImagesRequest removal;
     removal.add_images(*name);
     if (!api::DeleteImages(call_, removal)) all_gone = false;
@@ -462,8 +475,14 @@ Result<v1::OperationEvent> Migration::Run() {
     return MoveNow();
   };
   auto event = run();
+  // The program may have ended, or may be left without its GPU state.
+  keeps_newest_ = !lost_.empty() || (!event && event.error().not_undone);
   link_.reset();  // the other host stops at once if it is still at work
   DeleteImages();
+  if (keeps_newest_ && lost_.empty() && !runs_there_ && !NewestImage().empty()) {
+    event.error().hint += fmt::format(
+        "\nThe image {} was kept, because it may be the only copy of the program.", NewestImage());
+  }
   if (ssh_) ssh_->Finish(Deadline::In(kFinishTime));
   return Annotate(std::move(event),
                   fmt::format("cannot migrate {} to {}", request_.target(), request_.host()));

@@ -35,6 +35,9 @@ using std::chrono::seconds;
 constexpr seconds kReplyTime{60};
 constexpr seconds kGreetingTime{60};
 constexpr seconds kRegisterTime{300};  // terabytes at 10 GB/s
+// The other host reports the outcome as unknown after more than this time (docs/migration.md), so a
+// later order must not start the program.
+constexpr seconds kGoTime{60};
 // After this time without a message the other host counts as lost. The time is long because the
 // other host may be dumping a program of hundreds of gigabytes.
 constexpr seconds kSilence{4 * 3600};
@@ -84,8 +87,9 @@ class MigrationReceiver {
   Status Check(const migration::Frame& frame);
   Status Load(const migration::Frame& frame);
   Result<v1::MigrationLoaded> LoadAhead(const std::string& image, const std::stop_token& stop);
-  Status RegisterArenas(gpu_state::Services& services, const store::Manifest& manifest,
-                        const std::stop_token& stop);
+  Result<std::vector<std::string>> RegisterArenas(gpu_state::Services& services,
+                                                  const store::Manifest& manifest,
+                                                  const std::stop_token& stop);
   Status Restore(const migration::Frame& frame);
   Result<v1::OperationEvent> RestoreImage(const std::string& image, v1::RestoreRequest request,
                                           std::string earlier_log, bool waits);
@@ -193,7 +197,9 @@ Result<v1::OperationEvent> MigrationReceiver::RestoreImage(const std::string& im
 }
 
 Status MigrationReceiver::AwaitGo(plan::PhaseScope& scope) {
-  const objects::CallOptions limits{scope.deadline(), call_.stop};
+  // For a program without a GPU, the deadline of `scope` is that of the whole restore.
+  const objects::CallOptions limits{Deadline::Sooner(scope.deadline(), Deadline::In(kGoTime)),
+                                    call_.stop};
   STASIS_TRY(link_.Send(MessageKind::kReady, ThisHost(), limits));
   v1::MigrationBegun go;
   STASIS_TRY(Annotate(link_.Await(MessageKind::kGo, go, limits),
@@ -230,34 +236,46 @@ Result<v1::MigrationLoaded> MigrationReceiver::LoadAhead(const std::string& imag
   STASIS_ASSIGN(const repository::Repository* repository, Repository());
   STASIS_ASSIGN(const auto stream,
                 repository::RangeStream::Open(*repository, image, {Deadline::In(kSilence), stop}));
+  const bool checks_memory = !restore_.options().ignore_memory();
+  if (checks_memory) {
+    STASIS_TRY(Annotate(ahead_.CheckMemory(stream->record()->manifest),
+                        "for the CPU memory and the GPU memory"));
+  }
   stream->SetEarlier(std::exchange(loaded_, nullptr));
   STASIS_TRY(ahead_.Load(stream->record()->manifest, *stream,
                          [&](uint64_t) { return !stop.stop_requested(); }));
   loaded_ = stream->record();
   auto services = gpu_state::MakeServices(call_.paths, call_.settings, STASIS_VERSION,
                                           /*keep_arenas=*/false);
-  if (!restore_.options().ignore_memory()) {
-    STASIS_TRY(Annotate(operations::CheckCpuMemory(services, loaded_->manifest),
-                        "for the CPU memory, beside the GPU memory"));
-  }
   v1::MigrationLoaded answer;
   // If this fails, the restore registers the arenas itself, which makes the pause longer.
-  Status registered = RegisterArenas(services, loaded_->manifest, stop);
-  if (!registered && stop.stop_requested()) return Fail(std::move(registered).error());
-  if (!registered) {
+  const auto notes = RegisterArenas(services, loaded_->manifest, stop);
+  if (!notes && stop.stop_requested()) return Fail(notes.error());
+  if (!notes) {
     answer.add_notes(
         Utf8("the GPU's mover did not register the GPU memory ahead, so the pause "
              "includes that: " +
-             registered.error().ToString()));
+             notes.error().ToString()));
+  } else {
+    for (const std::string& note : *notes) answer.add_notes(Utf8(note));
+  }
+  // After the last load the other host stops the program, so this is the last check before the
+  // pause. Others may have taken memory during the load.
+  if (checks_memory) {
+    STASIS_TRY(Annotate(operations::CheckCpuMemory(services, loaded_->manifest),
+                        "for the CPU memory, beside the GPU memory"));
   }
   return answer;
 }
 
-// Does nothing if no mover would stay after this call.
-Status MigrationReceiver::RegisterArenas(gpu_state::Services& services,
-                                         const store::Manifest& manifest,
-                                         const std::stop_token& stop) {
-  if (call_.settings.helper_idle_s <= 0 || !call_.settings.cuda_library.empty()) return {};
+// Does nothing, and says nothing, if the settings let no mover stay after this call:
+// `restore_cold_bytes` in the account shows what the restore has registered.
+Result<std::vector<std::string>> MigrationReceiver::RegisterArenas(gpu_state::Services& services,
+                                                                   const store::Manifest& manifest,
+                                                                   const std::stop_token& stop) {
+  if (call_.settings.helper_idle_s <= 0 || !call_.settings.cuda_library.empty()) {
+    return std::vector<std::string>();
+  }
   operations::RestoreOptions restore;
   restore.gpu_map = restore_.gpu_map().empty() ? "auto" : restore_.gpu_map();
   STASIS_ASSIGN(const auto map, operations::ChooseGpus(services, manifest, restore));

@@ -4,7 +4,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <string_view>
 
 #include "cli/message_json.h"
 #include "cli/verb.h"
@@ -26,15 +25,10 @@ std::string FormatTime(int64_t time_ms) {
   return std::string(text, ::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts));
 }
 
-// The beginning of Job.dumped_image if the other host did not answer: jobs::kPerhapsMovedTo.
-constexpr std::string_view kPerhapsMovedTo = "perhaps ssh://";
-
 std::string StateText(const v1::Job& job) {
   if (job.context_kept() && !job.failed()) return "suspended, context kept";
   if (!job.moved_to().empty()) return "moved to " + job.moved_to();
-  if (job.state() == "dumped" && job.dumped_image().starts_with(kPerhapsMovedTo)) {
-    return "perhaps moved to " + job.dumped_image().substr(kPerhapsMovedTo.size());
-  }
+  if (!job.perhaps_moved_to().empty()) return "perhaps moved to " + job.perhaps_moved_to();
   if (job.state() == "exited" && job.has_code()) return fmt::format("exited {}", job.code());
   return job.state() == "running" && !job.shim() ? "running, no shim" : job.state();
 }
@@ -70,6 +64,7 @@ nlohmann::json ToJson(const v1::Job& job) {
   }
   if (job.log().empty()) document["log"] = nullptr;
   if (job.moved_to().empty()) document["moved_to"] = nullptr;
+  if (job.perhaps_moved_to().empty()) document["perhaps_moved_to"] = nullptr;
   document["agent"] = !job.agent_library().empty();
   if (!job.has_code()) {
     for (const char* of_end : {"code", "signal", "ended_ms"}) document.erase(of_end);

@@ -39,12 +39,20 @@ Outcome Checkpoints(const Globals& globals, const std::string& id) {
     documents.push_back(std::move(document));
   }
   std::string text = FormatTable(rows);
-  nlohmann::json moved_to;
+  nlohmann::json moved_to, perhaps_moved_to;
   if (!response.moved_to().empty()) {
     moved_to = response.moved_to();
     text += "moved to " + response.moved_to() + "\n";
   }
-  PrintResult(globals, text, {{"id", id}, {"moved_to", moved_to}, {"checkpoints", documents}});
+  if (!response.perhaps_moved_to().empty()) {
+    perhaps_moved_to = response.perhaps_moved_to();
+    text += "perhaps moved to " + response.perhaps_moved_to() + "\n";
+  }
+  PrintResult(globals, text,
+              {{"id", id},
+               {"moved_to", moved_to},
+               {"perhaps_moved_to", perhaps_moved_to},
+               {"checkpoints", documents}});
   return 0;
 }
 

@@ -37,7 +37,7 @@ Status Mover::Stop() { return process_.Stop(); }
 
 Result<MoverInfo> Mover::Start(const Deadline& deadline) {
   STASIS_ASSIGN(Reply reply, process_.CallOrStart(Make(Op::kHello), {}, deadline));
-  return MoverInfo{reply.bytes, reply.second, reply.third};
+  return MoverInfo{reply.bytes, reply.second, reply.third, !process_.resident()};
 }
 
 Status Mover::Attach(const Arena& arena, const Deadline& deadline) {
@@ -53,11 +53,11 @@ Status Mover::Detach(const Deadline& deadline) {
   return {};
 }
 
-Status Mover::Warm(uint64_t bytes, const std::stop_token& stop, const Deadline& deadline) {
+Result<bool> Mover::Warm(uint64_t bytes, const std::stop_token& stop, const Deadline& deadline) {
   Request request = Make(Op::kWarm);
   request.bytes = bytes;
-  STASIS_TRY(process_.Call(request, {}, deadline, {}, nullptr, stop));
-  return {};
+  STASIS_ASSIGN(const Reply reply, process_.Call(request, {}, deadline, {}, nullptr, stop));
+  return reply.staged == 0;
 }
 
 Result<WireSpeed> Mover::Measure(uint64_t bytes, const Deadline& deadline) {

@@ -30,7 +30,7 @@ class Mover final : public MoverLink {
   Status Stop() override;
   Status Attach(const Arena& arena, const Deadline& deadline) override;
   Status Detach(const Deadline& deadline) override;
-  Status Warm(uint64_t bytes, const std::stop_token& stop, const Deadline& deadline) override;
+  Result<bool> Warm(uint64_t bytes, const std::stop_token& stop, const Deadline& deadline) override;
   Result<WireSpeed> Measure(uint64_t bytes, const Deadline& deadline) override;
   Status PrepareHashes(const BlockSecret& secret, const Deadline& deadline) override;
   Result<HashingSpeed> MeasureHashing(uint64_t bytes, const Deadline& deadline) override;

@@ -23,6 +23,8 @@ struct MoverInfo {
   uint64_t context_bytes = 0;  // GPU memory of the mover's context; 0 if unknown
   uint64_t free_bytes = 0;     // free memory of the GPU with the mover running
   uint64_t total_bytes = 0;
+  // True if the mover ends with this client, and what it has registered with it.
+  bool ends_with_client = false;
 };
 
 struct CopyOptions {
@@ -93,9 +95,11 @@ class MoverLink {
   // memory stays registered.
   virtual Status Attach(const Arena& arena, const Deadline& deadline) = 0;
   virtual Status Detach(const Deadline& deadline) = 0;
-  // Touches and registers `bytes` of the arena ahead of time. If a stop is requested, kills
-  // the mover and returns kCancelled.
-  virtual Status Warm(uint64_t bytes, const std::stop_token& stop, const Deadline& deadline) = 0;
+  // Touches and registers `bytes` of the arena ahead of time. Returns false if the driver did not
+  // register them, so that copies are staged. If a stop is requested, kills the mover and returns
+  // kCancelled.
+  virtual Result<bool> Warm(uint64_t bytes, const std::stop_token& stop,
+                            const Deadline& deadline) = 0;
   // Measures the best of five copies each way between the arena and GPU memory. The arena's content
   // is unchanged.
   virtual Result<WireSpeed> Measure(uint64_t bytes, const Deadline& deadline) = 0;

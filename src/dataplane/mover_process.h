@@ -53,6 +53,8 @@ class MoverProcess {
   pid_t pid() const { return helper_ ? helper_->pid() : 0; }
   // Returns true if a mover is connected.
   bool connected() const { return helper_ && helper_->socket() >= 0; }
+  // Returns true if the mover stays after this client.
+  bool resident() const { return helper_ && helper_->resident(); }
 
   // Called with the number of bytes copied.
   using Progress = std::function<void(uint64_t)>;

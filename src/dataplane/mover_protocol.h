@@ -137,7 +137,9 @@ struct Reply {
   uint64_t zero_bytes = 0;
   uint64_t until_first_ns = 0;
   uint64_t hashing_ns = 0;
-  uint32_t staged = 0;  // copied through staging buffers, because the arena could not be registered
+  // save, load, warm, measure: copies go through staging buffers, because the arena could not be
+  // registered.
+  uint32_t staged = 0;
   uint32_t reserved = 0;
   uint8_t checksum[16] = {};  // save
 };

@@ -72,7 +72,9 @@ Status MoverWork::Do(const Request& request, std::vector<UniqueFd> fds, Reply& r
       return Detach();
     case Op::kWarm:
       STASIS_TRY(ExpectArena());
-      return Warm(request.bytes);
+      STASIS_TRY(Warm(request.bytes));
+      reply.staged = arena_->staged();
+      return {};
     case Op::kMeasure:
       STASIS_TRY(Expect(Phase::kIdle, request));
       STASIS_TRY(ExpectArena());

@@ -39,6 +39,14 @@ bool IsCriu(const process::Stat& stat) {
 constexpr std::string_view kStates[] = {"starting", "running", "ending",
                                         "exited",   "dumped",  "lost"};
 
+// Returns the rest of Job::dumped_image after `prefix`, or an empty string if the job was not
+// dumped to such a place.
+std::string PlaceAfter(std::string_view prefix, const Job& job) {
+  const bool is_there =
+      job.state == State::kDumped && job.dumped_image && job.dumped_image->starts_with(prefix);
+  return is_there ? job.dumped_image->substr(prefix.size()) : std::string();
+}
+
 }  // namespace
 
 std::string_view StateName(State state) { return kStates[static_cast<size_t>(state)]; }
@@ -86,10 +94,8 @@ std::string GenerateId() {
   return pick(kFirst) + "-" + pick(kSecond);
 }
 
-std::string MovedTo(const Job& job) {
-  const bool is_known =
-      job.state == State::kDumped && job.dumped_image && job.dumped_image->starts_with(kMovedTo);
-  return is_known ? job.dumped_image->substr(kMovedTo.size()) : std::string();
-}
+std::string MovedTo(const Job& job) { return PlaceAfter(kMovedTo, job); }
+
+std::string PerhapsMovedTo(const Job& job) { return PlaceAfter(kPerhapsMovedTo, job); }
 
 }  // namespace stasis::jobs

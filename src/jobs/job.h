@@ -106,6 +106,9 @@ struct Job {
 // Returns "HOST/JOB" if the job's program is known to have been moved to another host, otherwise an
 // empty string.
 std::string MovedTo(const Job& job);
+// Returns "HOST/JOB" if the job's program was ended here for a move, and the other host has not
+// answered that it is running there; otherwise an empty string.
+std::string PerhapsMovedTo(const Job& job);
 // Returns true if the job's program was moved to another host, or perhaps was.
 inline bool WasMoved(const Job& job) {
   return job.dumped_image && (job.dumped_image->starts_with(kMovedTo) ||

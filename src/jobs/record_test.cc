@@ -58,15 +58,18 @@ TEST(RecordTest, MarkOfADumpKeepsThePathUnchanged) {
 }
 
 TEST(RecordTest, MarkOfAMoveSaysWhetherItIsKnown) {
-  for (auto [place, moved_to] :
-       {std::pair{"ssh://b/a", "b/a"}, std::pair{"perhaps ssh://b/a", ""}}) {
+  for (const bool is_known : {true, false}) {
+    const std::string place = is_known ? "ssh://b/a" : "perhaps ssh://b/a";
     auto mark = DecodeDumped(EncodeDumped({{{8}, 22}, place}));
     ASSERT_TRUE(mark) << place;
     Job job;
     job.state = State::kDumped;
     job.dumped_image = mark->image;
     EXPECT_TRUE(WasMoved(job)) << place;
-    EXPECT_EQ(MovedTo(job), moved_to);
+    EXPECT_EQ(MovedTo(job), is_known ? "b/a" : "");
+    EXPECT_EQ(PerhapsMovedTo(job), is_known ? "" : "b/a");
+    job.state = State::kRunning;
+    EXPECT_EQ(MovedTo(job) + PerhapsMovedTo(job), "") << "it is still here";
   }
 }
 

@@ -10,6 +10,7 @@
 #include <functional>
 #include <optional>
 #include <stop_token>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -39,11 +40,17 @@ class DataAhead {
   // arenas.
   Status Load(const store::Manifest& manifest, const store::RangeSource& source,
               const std::function<bool(uint64_t)>& progress);
+  // Returns kResourceExhausted unless this host has memory for both the image's CPU memory and the
+  // arenas that Load() has to add for its GPU memory. Free arenas count as free memory.
+  Status CheckMemory(const store::Manifest& manifest) const;
   // Registers each arena with the mover that will load it to its GPU, as translated by `map`, so
   // that the restore need not do this. Resident movers keep the arenas registered until they exit
   // after being idle for too long. Returns kCancelled soon after a stop is requested.
-  Status Register(gpu_state::Services& services, const device::GpuMap& map,
-                  const std::stop_token& stop, const Deadline& deadline);
+  // Otherwise returns a sentence for each GPU for which the restore is not saved this work, because
+  // its mover ends with this process or the driver does not register the memory.
+  Result<std::vector<std::string>> Register(gpu_state::Services& services,
+                                            const device::GpuMap& map, const std::stop_token& stop,
+                                            const Deadline& deadline);
   // Moves each arena to the shard of the same process and GPU, and sets GpuShard::arena and
   // GpuShard::ahead there. Frees the arenas that no shard needs.
   void MoveTo(std::vector<gpu_state::GpuShard>& shards);
@@ -51,6 +58,7 @@ class DataAhead {
 
  private:
   void Free();
+  uint64_t FreeArenaBytes() const;
   Status AllocateAndRead(const store::RangeSource& source,
                          const std::function<bool(uint64_t)>& progress);
 

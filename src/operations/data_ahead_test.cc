@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -12,12 +14,14 @@
 #include "checkpoint/image_data.h"
 #include "gpu_state/shared_resume.h"
 #include "gpu_state/testing/fake_movers.h"
+#include "process/control_group.h"
 
 namespace stasis::operations {
 namespace {
 
 using gpu_state::GpuShard;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr uint64_t kMib = 1 << 20;
@@ -172,6 +176,40 @@ TEST_F(DataAheadTest, TheMoverOfTheTargetGpuRegistersTheArena) {
   log.Set("mover A Warm", fakes::Fault::kFail);
   EXPECT_FALSE(ahead_->Register(services, map, {}, Deadline()));
   EXPECT_EQ(log.calls(), calls) << "the arena must not stay locked";
+}
+
+TEST_F(DataAheadTest, TheReasonWhyTheRestoreRegistersIsReturned) {
+  const device::GpuMap map = {{device::GpuUuid{kGpu}, fakes::GpuA()}};
+  ASSERT_TRUE(Load('a'));
+  fakes::CallLog log;
+  gpu_state::Services services;
+  auto movers = std::make_shared<fakes::FakeMovers>(log);
+  services.movers = movers;
+  fakes::FakeMover& mover = movers->MoverOf(fakes::GpuA());
+  EXPECT_THAT(*ahead_->Register(services, map, {}, Deadline()), IsEmpty());
+  mover.registers = false;
+  EXPECT_THAT(*ahead_->Register(services, map, {}, Deadline()),
+              ElementsAre(HasSubstr("the driver does not register")));
+  log.Clear();
+  mover.ends_with_client = true;
+  EXPECT_THAT(*ahead_->Register(services, map, {}, Deadline()), ElementsAre(HasSubstr("was busy")));
+  EXPECT_THAT(log.calls(), ElementsAre("mover A Start")) << "its registration would be lost";
+}
+
+TEST_F(DataAheadTest, MemoryIsNeededForTheCpuAndTheGpu) {
+  EXPECT_TRUE(ahead_->CheckMemory(source_.manifest));
+  const uint64_t available =
+      std::min(dataplane::MemoryAvailable(),
+               process::MemoryLeftInControlGroups({::getpid()}).beyond_reserve());
+  const uint64_t most = available / 4 * 3;
+  source_.manifest.ranges[0].size_bytes = most;
+  EXPECT_TRUE(ahead_->CheckMemory(source_.manifest));
+  source_.manifest.files.push_back({"cpu/inventory.img", most, {}});
+  const Status checked = ahead_->CheckMemory(source_.manifest);
+  ASSERT_FALSE(checked);
+  EXPECT_EQ(checked.error().code, Code::kResourceExhausted);
+  source_.manifest.ranges.clear();
+  EXPECT_TRUE(ahead_->CheckMemory(source_.manifest));
 }
 
 TEST_F(DataAheadTest, ACancelledRegistrationLeavesTheArenaUnlocked) {

@@ -30,11 +30,11 @@ Phase DumpRun::Stop() {
   return {.name = "stop",
           .run = [this](PhaseScope&) -> Status {
             STASIS_TRY(MarkMoved(jobs::kPerhapsMovedTo));
-            SignalLiving(SIGSTOP);
+            StopLiving();
             return CheckHeldByCriu();
           },
           .undo = [this]() -> Status {
-            SignalLiving(SIGCONT);
+            ContinueLiving();
             return ClearDumped();
           }};
 }
@@ -72,14 +72,21 @@ Status DumpRun::MarkMoved(std::string_view certainty) {
                   fmt::format("{}{}", certainty, dump_.hand_over->Place()));
 }
 
-void DumpRun::SignalLiving(int signal) const {
+// All of them: a process that was stopped before the dump may have been continued since.
+void DumpRun::StopLiving() const {
   for (const process::ProcessId& id : living_) {
-    // A process that was stopped before the dump stays stopped.
-    const auto& members = survey_.tree.members;
+    if (process::IsAlive(id)) (void)::kill(id.pid.value, SIGSTOP);
+  }
+}
+
+// A process that was stopped before the dump stays stopped.
+void DumpRun::ContinueLiving() const {
+  const auto& members = survey_.tree.members;
+  for (const process::ProcessId& id : living_) {
     const auto before = std::find_if(members.begin(), members.end(),
                                      [&](const auto& member) { return member.id == id; });
     if (before != members.end() && before->state == 'T') continue;
-    if (process::IsAlive(id)) (void)::kill(id.pid.value, signal);
+    if (process::IsAlive(id)) (void)::kill(id.pid.value, SIGCONT);
   }
 }
 

@@ -87,7 +87,8 @@ class DumpRun {
   plan::Phase Stop();
   plan::Phase Switch();
   Status SwitchOver(plan::PhaseScope& scope);
-  void SignalLiving(int signal) const;
+  void StopLiving() const;
+  void ContinueLiving() const;
   Status CheckHeldByCriu() const;
 
   plan::Phase GpuReturn();

@@ -1,6 +1,13 @@
 // Dumps with a fake CRIU, into a real store.
 #include "operations/dump.h"
 
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
 #include "operations/dump_run.h"
 #include "operations/testing/stage.h"
 #include "store/image_reader.h"
@@ -230,6 +237,67 @@ TEST(DumpTest, ACriuThatFailsAfterTheCommitLeavesImageAndProgram) {
       << done.error().hint;
   EXPECT_TRUE(dumped.HasImage());
   EXPECT_EQ(world->WhyNotAsBefore(), "");
+}
+
+char StateOf(const process::ProcessId& id) {
+  const auto stat = process::ReadStat(id.pid);
+  return stat ? stat->state : '?';
+}
+
+// Waits until the process is stopped, by a signal or for its tracer, or is not.
+bool AwaitStopped(const process::ProcessId& id, bool stopped) {
+  const Deadline deadline = Deadline::In(std::chrono::seconds(5));
+  const auto is_stopped = [&] { return StateOf(id) == 'T' || StateOf(id) == 't'; };
+  while (is_stopped() != stopped && !deadline.passed()) ::usleep(1000);
+  return is_stopped() == stopped;
+}
+
+// Continues the program before it traces it, in place of CRIU.
+class ContinuingHandOver final : public HandOver {
+ public:
+  explicit ContinuingHandOver(World& world) : world_(world) {}
+  Status Prepare(const std::string&, plan::PhaseScope&) override {
+    for (const auto& process : world_.program.processes()) {
+      const pid_t pid = process->id.pid.value;
+      EXPECT_EQ(::kill(pid, SIGCONT), 0);
+      EXPECT_TRUE(AwaitStopped(process->id, false));
+      EXPECT_EQ(::ptrace(PTRACE_SEIZE, pid, 0, 0), 0) << strerror(errno);
+    }
+    return {};
+  }
+  Result<Switched> Switch(plan::PhaseScope&) override {
+    all_stopped = true;
+    for (const auto& process : world_.program.processes()) {
+      all_stopped = all_stopped && AwaitStopped(process->id, true);
+    }
+    return Switched::kRunsThere;
+  }
+  std::string Place() const override { return "host/job"; }
+
+  bool all_stopped = false;
+
+ private:
+  World& world_;
+};
+
+// Otherwise it would run on both hosts if this process was killed after the switch.
+TEST(DumpTest, AMovedProgramIsStoppedAlsoIfItWasStoppedBefore) {
+  auto world = TwoProcesses();
+  for (const auto& process : world->program.processes()) {
+    ASSERT_EQ(::kill(process->id.pid.value, SIGSTOP), 0);
+    ASSERT_TRUE(AwaitStopped(process->id, true));
+  }
+  ContinuingHandOver hand_over(*world);
+  Session session = fakes::MakeSession(*world, "dump");
+  DumpOptions dump;
+  dump.store = world->services.paths.images();
+  dump.name = "name";
+  dump.is_checkpoint = false;
+  dump.hand_over = &hand_over;
+  auto done = Dump(session, fakes::TargetOf(*world), dump, {});
+  ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+  EXPECT_TRUE(hand_over.all_stopped);
+  EXPECT_FALSE(world->program.Alive(1));
 }
 
 TEST(DumpTest, ThePauseIsFromTheFirstToTheLastPhaseThatBlocksTheProgram) {

@@ -3,15 +3,19 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string_view>
 #include <utility>
 
+#include "base/fd.h"
 #include "base/file.h"
 #include "repository/images.h"
 #include "repository/layout.h"
@@ -89,6 +93,30 @@ std::string PrefixIn(const std::string& note) {
   return note.substr(1, note.rfind(fmt::format(".{}-", store::kSent)) - 1);
 }
 
+// A note that no migration uses. It is locked as long as this object exists.
+struct AbandonedNote {
+  UniqueFd folder;
+  std::optional<std::string> repository;  // its id; absent: the note was left before the first push
+};
+
+// Returns nothing if the migration is in progress, or the note cannot be read.
+std::optional<AbandonedNote> OpenAbandoned(int store_fd, const std::string& name) {
+  auto folder = store::OpenBeneath(store_fd, name, O_RDONLY | O_DIRECTORY);
+  if (!folder || !store::LockFolder(folder->get(), store::LockKind::kExclusive, name)) return {};
+  if (!store::IsSameFolder(store_fd, name, folder->get())) return {};
+  auto id = ReadFileAt(folder->get(), kRepositoryFile, kMaxIdBytes);
+  if (!id && id.error().code != Code::kNotFound) return {};
+  AbandonedNote note{std::move(*folder), {}};
+  if (id) note.repository = std::move(*id);
+  return note;
+}
+
+// A store may have the notes of several users, who have different repositories.
+bool IsOwn(const AbandonedNote& note) {
+  struct stat st;
+  return ::fstat(note.folder.get(), &st) == 0 && st.st_uid == ::geteuid();
+}
+
 class SentSweep {
  public:
   SentSweep(const std::string& store, const Repository& repository,
@@ -119,14 +147,10 @@ class SentSweep {
 
   // Does nothing if the migration is in progress, or used another repository.
   Status SweepNote(int store_fd, const std::string& name) {
-    const auto note = store::OpenBeneath(store_fd, name, O_RDONLY | O_DIRECTORY);
-    if (!note || !store::LockFolder(note->get(), store::LockKind::kExclusive, name)) return {};
-    if (!store::IsSameFolder(store_fd, name, note->get())) return {};
-    const auto id = ReadFileAt(note->get(), kRepositoryFile, kMaxIdBytes);
-    // A note without the repository's id was left before the first push.
-    const bool is_empty = !id && id.error().code == Code::kNotFound;
-    if (!is_empty && (!id || *id != repository_.info().id.Hex())) return {};
-    if (!is_empty) {
+    const auto note = OpenAbandoned(store_fd, name);
+    if (!note) return {};
+    if (note->repository) {
+      if (*note->repository != repository_.info().id.Hex()) return {};
       STASIS_ASSIGN(const bool all_gone, DeleteAbandoned(PrefixIn(name)));
       STASIS_ASSIGN(const bool is_old, IsLongAbandoned(store_ + "/" + name, now_ms_));
       if (!all_gone || !is_old) return {};
@@ -180,6 +204,27 @@ Status SentImages::Delete(const Repository& repository, bool keeps_last,
 Result<SweptImages> SweepSentImages(const std::string& store, const Repository& repository,
                                     const objects::CallOptions& call, int64_t now_ms) {
   return SentSweep(store, repository, call, now_ms).Run();
+}
+
+Result<std::vector<std::string>> ForgetSentImages(const std::string& store,
+                                                  const std::vector<Id128>& known) {
+  std::vector<std::string> forgotten;
+  if (!PathExists(store)) return forgotten;
+  STASIS_ASSIGN(const UniqueFd folder, store::OpenFolder(store));
+  STASIS_ASSIGN(const auto names, ListDir(store));
+  const auto is_known = [&](const std::string& repository) {
+    return std::any_of(known.begin(), known.end(),
+                       [&](const Id128& id) { return id.Hex() == repository; });
+  };
+  for (const std::string& name : names) {
+    if (!store::IsHiddenName(name, store::kSent)) continue;
+    const auto note = OpenAbandoned(folder.get(), name);
+    if (!note || !IsOwn(*note)) continue;
+    if (note->repository && is_known(*note->repository)) continue;
+    STASIS_TRY(store::RemoveHidden(folder.get(), store, name));
+    forgotten.push_back(name);
+  }
+  return forgotten;
 }
 
 }  // namespace stasis::repository

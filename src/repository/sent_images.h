@@ -5,6 +5,8 @@
 //   .PREFIX.sent-HEX/repository    the id of the repository
 //   .PREFIX.sent-HEX/abandoned     empty; its time is that of the first sweep that found the note
 //
+// A note about a repository that this user has removed can never be used, and is removed too.
+//
 // The newest image may be the only copy of the program, because the user may have deleted the local
 // images. It is deleted only if this store has it too, or has a newer image of the migration.
 #pragma once
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/id128.h"
 #include "base/result.h"
 #include "objects/object_store.h"
 #include "repository/repository.h"
@@ -64,5 +67,10 @@ struct SweptImages {
 // with the next migration. Returns an error only if the call was cancelled.
 Result<SweptImages> SweepSentImages(const std::string& store, const Repository& repository,
                                     const objects::CallOptions& call, int64_t now_ms = NowMs());
+
+// Removes the notes of this user's killed migrations through repositories other than `known`, and
+// those that name none. The images stay in these repositories. Returns the names of the notes.
+Result<std::vector<std::string>> ForgetSentImages(const std::string& store,
+                                                  const std::vector<Id128>& known);
 
 }  // namespace stasis::repository

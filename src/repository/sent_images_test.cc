@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <optional>
@@ -137,6 +138,36 @@ TEST_F(SentImagesTest, ImagesInAnotherRepositoryAreLeft) {
   EXPECT_THAT(Sweep(kLatePush).deleted, IsEmpty());
   EXPECT_THAT(Keys("images/"), SizeIs(6));
   EXPECT_THAT(Notes(), SizeIs(1));
+}
+
+TEST_F(SentImagesTest, ANoteOfARepositoryThatWasRemovedIsForgotten) {
+  Abandon();
+  EXPECT_THAT(*ForgetSentImages(store_.path(), {repository_.info().id}), IsEmpty());
+  {
+    const auto in_progress = SentImages::Begin(store_.path(), "job-moving-10", repository_);
+    ASSERT_TRUE(in_progress);
+    EXPECT_THAT(*ForgetSentImages(store_.path(), {}), ElementsAre(HasSubstr("job-moving-1.sent-")));
+    EXPECT_THAT(Notes(), SizeIs(1));
+  }
+  EXPECT_THAT(Keys("images/"), SizeIs(6)) << "the repository was changed";
+  EXPECT_THAT(*ForgetSentImages(store_.path(), {}), SizeIs(1));
+  EXPECT_THAT(Notes(), IsEmpty());
+  EXPECT_THAT(*ForgetSentImages(store_ / "none", {}), IsEmpty());
+}
+
+TEST_F(SentImagesTest, ANoteThatNamesNoRepositoryIsForgotten) {
+  for (const char* prefix : {"job-moving-1", "job-moving-10"}) Abandon(prefix);
+  const auto notes = Notes();
+  ASSERT_TRUE(RemoveFile(store_ / (notes[0] + "/repository")));
+  ASSERT_TRUE(WriteFileDurably(store_ / (notes[1] + "/repository"), "damaged"));
+  EXPECT_THAT(*ForgetSentImages(store_.path(), {repository_.info().id}), SizeIs(2));
+}
+
+TEST_F(SentImagesTest, ANoteOfAnotherUserIsNotForgotten) {
+  if (::geteuid() != 0) return;  // only root may open it
+  Abandon();
+  ASSERT_EQ(::chown((store_ / Notes()[0]).c_str(), 1, 1), 0);
+  EXPECT_THAT(*ForgetSentImages(store_.path(), {}), IsEmpty());
 }
 
 TEST_F(SentImagesTest, TheNoteStaysIfAnImageCannotBeDeleted) {

@@ -122,7 +122,7 @@ TEST_F(Killed, ByAStopDuringARegistration) {
     Fault(mover.pid(), "cuMemHostRegister_v2:1=hang");
     std::stop_source stop;
     auto stopper = Thread::Start([&] { stop.request_stop(); });
-    const Status warmed = mover.Warm(16 * kMib, stop.get_token(), Soon());
+    const auto warmed = mover.Warm(16 * kMib, stop.get_token(), Soon());
     EXPECT_REFUSED(Code::kCancelled, warmed);
     EXPECT_EQ(mover.pid(), 0);
   }

@@ -150,6 +150,23 @@ def without_gpu(a, b):
     clear(a, b)
 
 
+def order_comes_late(world, a, b):
+    """A program without a GPU, too, waits on the target for a minute at most. Later the source may have reported that
+    the outcome is unknown, and the user may have restored the image."""
+    a.run("job", a.world.workloads / "notcuda")
+    hold = world.folder / "hold"
+    hold.touch()
+    moving = a.begin("migrate", "job", "b", "--rounds", "0", env={"STASIS_FAULT": f"switch:before:hold={hold}"})
+    await_journal(a, '"phase":"switch"')
+    wait_until(lambda: not list((b.state / "run" / "journal").glob("*.journal")), 100, "b waits for longer than a minute")
+    hold.unlink()
+    done = moving.wait()
+    demand(done.code == 1 and "wait for the other host to stop the program" in done.err, f"{done}")
+    settle(a, b)
+    demand(a.runs("job") and not b.runs("job"), "it does not run on a alone")
+    clear(a, b)
+
+
 def run(world, a, b):
     there_and_back(world, a, b)
     without_rounds(a, b)
@@ -159,6 +176,8 @@ def run(world, a, b):
         interrupted(world, a, b, there=False)
     refusals(world, a, b)
     without_gpu(a, b)
+    if world.every:
+        order_comes_late(world, a, b)
 
 
 if __name__ == "__main__":

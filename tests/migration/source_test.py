@@ -9,9 +9,10 @@ import os
 import signal
 import sys
 
-from hosts import await_journal, clear, expect_only, images_of, run_test, settle, start
+from hosts import await_journal, await_rounds, clear, end, expect_only, images_of, run_test, settle, start
 import processes
 from processes import wait_until
+import schemas
 from world import demand
 
 # Where the source can be killed, and where the program runs then.
@@ -82,10 +83,47 @@ def killed_while_switching(world, a, b):
     moving.wait()
     settle(a, b)
     expect_only(b, a)
-    for words in (("ps", "-a"), ("inspect", "job")):
+    for words in (("ps", "-a"), ("inspect", "job"), ("checkpoints", "job")):
         demand("perhaps moved to b/job" in a(*words).out, f"{words} says where it is for certain")
+    for words in (("inspect", "job"), ("checkpoints", "job")):
+        document = a(*words, "--json").json()
+        demand(document["moved_to"] is None and document["perhaps_moved_to"] == "b/job", f"{document}")
+        if schemas.is_able():
+            schemas.compare(words[0], document)
     demand("was perhaps moved to b/job" in a("restore", "job", expect=7).err, "a restore does not say where it may run")
     clear(a, b)
+
+
+def program_killed(world, a, b):
+    """The program ends before its last image is complete, for example because memory is short: the newest image of the
+    rounds is kept."""
+    start(a)
+    hold = world.folder / "hold"
+    hold.touch()
+    moving = a.begin("migrate", "job", "b", "--rounds", "1", env={"STASIS_FAULT": f"describe:before:hold={hold}"})
+    await_journal(a, '"phase":"describe"')
+    hold.unlink()
+    await_journal(a, '"phase":"gpu-return"')
+    hold.touch()
+    wait_until(lambda: entries_with(a, "describe") and not entries_with(a, "gpu-return"), 60, "there is no last dump")
+    os.kill(world.named("vector")[0], signal.SIGKILL)
+    hold.unlink()
+    done = moving.wait()
+    settle(a, b)
+    left = a.images()
+    demand(len(left) == 1 and left[0].endswith("-1"), f"a keeps {left}")
+    demand(done.code != 0 and f"The image {left[0]} was kept" in done.err, f"{done}")
+    demand(not b.runs("job"), "it runs on b")
+    a("restore", left[0], "--job", "again")
+    await_rounds(a, "again")
+    end(a, name="again")
+    clear(a, b)
+
+
+def entries_with(host, phase):
+    """Returns the journal entries of operations that have begun such a phase."""
+    texts = [processes.text_of(path) for path in (host.state / "run" / "journal").glob("*.journal")]
+    return [text for text in texts if f'"phase":"{phase}"' in text]
 
 
 def criu_killed(world, a, b):
@@ -128,7 +166,8 @@ def connection_cut(world, a, b):
 
 
 def run(world, a, b):
-    for test in (source_killed, killed_with_repository, killed_while_switching, criu_killed, connection_cut):
+    for test in (source_killed, killed_with_repository, killed_while_switching, program_killed, criu_killed,
+                 connection_cut):
         print(test.__name__, flush=True)
         test(world, a, b)
 

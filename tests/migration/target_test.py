@@ -16,7 +16,20 @@ PHASES = [("load-room", "before", ["fail"]), ("cpu-restore", "before", ["die"]),
           ("await-switch", "before", ["die"]), ("await-switch", "after", ["fail", "die"]), ("adopt", "before", ["fail", "die"])]
 
 
+def ending_fails(a, b):
+    """The source cannot end the program after the target was lost: the error does not claim that it did."""
+    start(a)
+    b.set_receiver(STASIS_FAULT="adopt:before:die")
+    done = a("migrate", "job", "b", "--rounds", "0", env={"STASIS_FAULT": "await-end:before:fail"}, expect=6)
+    b.set_receiver()
+    settle(a, b)
+    demand("Ending the program here failed" in done.err and "was ended here" not in done.err, f"{done}")
+    demand(not a.runs("job") and not b.runs("job"), "it runs")
+    clear(a, b)
+
+
 def run(world, a, b):
+    ending_fails(a, b)
     for phase, when, ways in PHASES:
         for how in ["fail", "die"] if world.every else ways:
             print(f"{phase} {when} {how}", flush=True)

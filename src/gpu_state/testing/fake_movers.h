@@ -31,7 +31,11 @@ class FakeMover : public dataplane::MoverLink {
   }
 
   Result<dataplane::MoverInfo> Start(const Deadline&) override {
-    return Do("Start", []() -> Result<dataplane::MoverInfo> { return dataplane::MoverInfo{}; });
+    return Do("Start", [this]() -> Result<dataplane::MoverInfo> {
+      dataplane::MoverInfo info;
+      info.ends_with_client = ends_with_client;
+      return info;
+    });
   }
   Status Stop() override {
     return Do("Stop", [this]() -> Status {
@@ -52,10 +56,10 @@ class FakeMover : public dataplane::MoverLink {
       return {};
     });
   }
-  Status Warm(uint64_t, const std::stop_token& stop, const Deadline&) override {
-    return Do("Warm", [&]() -> Status {
+  Result<bool> Warm(uint64_t, const std::stop_token& stop, const Deadline&) override {
+    return Do("Warm", [&]() -> Result<bool> {
       if (stop.stop_requested()) return Fail(Code::kCancelled, "cancelled");
-      return {};
+      return registers;
     });
   }
   Result<dataplane::WireSpeed> Measure(uint64_t, const Deadline&) override {
@@ -155,6 +159,9 @@ class FakeMover : public dataplane::MoverLink {
     Drop();
     arena_.Reset();
   }
+
+  bool ends_with_client = false;  // of MoverInfo
+  bool registers = true;          // the result of Warm()
 
  private:
   template <class Work>
