@@ -21,7 +21,7 @@ using NoteStep = std::function<void(const std::string& step)>;
 inline constexpr size_t kLongestAnswer = 64u << 20;
 
 struct BoundedOptions {
-  // Descriptors that the question needs, open under the same numbers. All others are closed.
+  // Descriptors that stay open in the child, with the same numbers. All others are closed there.
   std::vector<int> keep_fds;
   // Called at the start and whenever this thread gets a signal. If it returns true, AskBounded
   // kills the child and returns kCancelled.

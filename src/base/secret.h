@@ -27,8 +27,9 @@ Result<BlockSecret> BlockSecretOf(const Paths& paths);
 // Returns the user's secret, or nullopt if there is none. Fails like BlockSecretOf.
 Result<std::optional<BlockSecret>> FindBlockSecret(const Paths& paths);
 
-// Returns the secret of hashes and unit names: that of a master key if this user has joined one,
-// else BlockSecretOf. One image must use one secret, so a dump calls this once.
+// Returns the secret with which hashes and unit names are made: the one that belongs to the master
+// key of this user, or BlockSecretOf() if there is none. An image must use one secret throughout,
+// so a dump calls this once.
 Result<BlockSecret> NamingSecretOf(const Paths& paths);
 // Returns the naming secret of a master key, or nullopt if this user has not joined one.
 Result<std::optional<BlockSecret>> FindJoinedSecret(const Paths& paths);

@@ -60,9 +60,9 @@ RemoteReport MakeRemoteReport(const RemoteMeasurements& found) {
   report.push = StatsOver(found, &RemoteRound::push_s);
   report.get = StatsOver(found, &RemoteRound::get_s);
   report.restore = StatsOver(found, &RemoteRound::restore_s);
-  report.ratios = {RateRatio("push_over_put", "rate of a push / of plain PUTs", report.push,
-                             report.put, kPushOverPut),
-                   RateRatio("restore_over_get", "rate of a restore / of plain GETs",
+  report.ratios = {RateRatio("push_over_put", "rate of a push, divided by that of plain PUTs",
+                             report.push, report.put, kPushOverPut),
+                   RateRatio("restore_over_get", "rate of a restore, divided by that of plain GETs",
                              report.restore, report.get, kRestoreOverGet)};
   return report;
 }

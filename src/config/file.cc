@@ -172,10 +172,12 @@ Status CheckOwner(const struct stat& st, const std::string& path, uid_t uid) {
                 fmt::format("nothing was done; `chown {} {}` makes it yours", uid, path));
   }
   if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return Fail(Code::kPermissionDenied,
-                fmt::format("{} can be written by others than its owner (mode {:04o}){}", path,
-                            st.st_mode & 07777, why),
-                fmt::format("nothing was done; `chmod go-w {}` makes it private", path));
+    return Fail(
+        Code::kPermissionDenied,
+        fmt::format("{} can be written by others than its owner (mode {:04o}){}", path,
+                    st.st_mode & 07777, why),
+        fmt::format("nothing was done; `chmod go-w {}` takes away their permission to write",
+                    path));
   }
   return {};
 }

@@ -125,8 +125,8 @@ constexpr Row kRows[] = {
      "How many bytes at the end of a job's own log are kept; with `--log` everything is kept"},
     {"cuda_checkpoint.toggle", Kind::kChoice, &Settings::toggle, "driver", 0, 0, "driver|suspend",
      "STASIS_TOGGLE", "",
-     "Meaning of the drop-in's --toggle for a running program: the driver's toggle, or `stasis "
-     "suspend`"},
+     "What --toggle of the drop-in for cuda-checkpoint does to a running program: the driver's "
+     "toggle, or `stasis suspend`"},
 };
 
 std::string Number(double value) { return fmt::format("{}", value); }

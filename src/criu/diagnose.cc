@@ -84,7 +84,7 @@ constexpr Row kTable[] = {
      Code::kUnimplemented},
     {"Can't bind inet socket.*: (Permission denied)",
      "the program has no permission for its address or port: $1",
-     "Ports below net.ipv4.ip_unprivileged_port_start need root's rights: restore it as root.",
+     "Only root may bind to ports below net.ipv4.ip_unprivileged_port_start: restore it as root.",
      Code::kPermissionDenied},
     {"Can't bind unix socket.*|bind.*unix.*Address already in use",
      "the program's unix socket is in use", "End the process that listens at this socket.",

@@ -94,8 +94,8 @@ class Steps {
     return Fail(
         Code::kDeadlineExceeded,
         fmt::format("{}: {}; all programs continue", owner.who, owner.agent->not_yet()),
-        "its work may wait for a program outside of this operation; if the work is only slow, use "
-        "a longer --timeout");
+        "its work may be waiting for a program outside of this operation; if the work is only "
+        "slow, use a longer --timeout");
   }
 
   const std::vector<GateOwner>& owners_;

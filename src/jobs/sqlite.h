@@ -57,7 +57,7 @@ class Sqlite {
   // Run executes one statement; Query returns its rows. `values` bind the parameters in order.
   Status Run(const std::string& sql, const std::vector<SqlValue>& values = {});
   Result<Statement> Query(const std::string& sql, const std::vector<SqlValue>& values = {}) const;
-  // Runs several statements without values.
+  // Runs several SQL statements, which have no parameters.
   Status RunScript(const std::string& sql);
   // Returns the first column of the first row.
   Result<int64_t> Number(const std::string& sql) const;

@@ -21,8 +21,8 @@
 namespace stasis::repository {
 
 struct PullOptions {
-  // The local names of units. Units are shared with local images and are not fetched if the
-  // repository's names were made with the same secret.
+  // The local names of units. If the repository's names were made with the same secret, units that
+  // a local image has are shared with it and not fetched.
   const store::UnitNames* names = nullptr;
   // How units are written; `uid` is taken from the image.
   store::WriteOptions write;

@@ -67,8 +67,8 @@ TEST_F(SharedUnitsTest, SeveralPacksAreSharedCheckedAndFreed) {
   for (uint32_t i = 0; i < 40; ++i) {
     if (i % 5 != 0 && i != 3 && i != 18) Change(changed, i, i);
   }
-  // The distribution of the blocks depends on the timing of the threads. Every pack of the first
-  // image must have enough of the 10 blocks that do not change.
+  // Which pack a block is written to depends on the timing of the threads. The test needs a first
+  // image whose packs all have enough of the 10 unchanged blocks to be linked by the second one.
   uint64_t added = 0;
   std::vector<Pack> packs;
   const auto suits = [&] { return packs.size() == 7 && added == 30 * kBlock; };

@@ -63,7 +63,7 @@ class UnitWriter {
   // become kLinked or kNew.
   Status LinkEarlier(const std::function<bool(uint32_t position)>& wanted);
   // Stores units as one extent. `data` has their bytes one after the other. Safe to call from any
-  // thread, for different units. Returns kDataLoss if a unit does not have its checksum.
+  // thread, for different units. Returns kDataLoss if a unit does not match its checksum.
   Status Store(std::span<const uint32_t> positions, std::string_view data);
   // Adds a file of CRIU that has become a pack. Returns the value for `pack` in the kAdopted units
   // of this file.

@@ -120,7 +120,7 @@ class FakeAgentLink final : public agent_client::AgentLink {
         return Fail(Code::kInternal, "not the exported list");
       }
       STASIS_TRY(Move(agent_protocol::State::kReleased, agent_protocol::State::kMapped));
-      // An agent that holds no descriptors of its own imports the client's.
+      // An agent without descriptors of its own imports those of the client.
       agent_.imported = agent_.held.empty();
       agent_.held.clear();
       agent_.memory.clear();

@@ -86,7 +86,7 @@ class HttpEngine {
  private:
   struct Transfer;
 
-  // One direction of all transfers. Used only by the engine's thread.
+  // The state of all uploads, or of all downloads. Used only by the engine's thread.
   struct Traffic {
     RateLimit limit;
     std::deque<Transfer*> paused;  // by the limit, in the order of their turns
