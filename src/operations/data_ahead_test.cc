@@ -219,8 +219,8 @@ TEST_F(DataAheadTest, ACancelledRegistrationLeavesTheArenaUnlocked) {
   services.movers = std::make_shared<fakes::FakeMovers>(log);
   std::stop_source stop;
   stop.request_stop();
-  const Status registered = ahead_->Register(services, {{device::GpuUuid{kGpu}, fakes::GpuA()}},
-                                             stop.get_token(), Deadline());
+  const auto registered = ahead_->Register(services, {{device::GpuUuid{kGpu}, fakes::GpuA()}},
+                                           stop.get_token(), Deadline());
   ASSERT_FALSE(registered);
   EXPECT_EQ(registered.error().code, Code::kCancelled);
   const std::vector<std::string> calls = {"mover A Start", "mover A Attach", "mover A Warm",
