@@ -96,6 +96,7 @@ Result<double> RunStep(const Call& call, DeviceControl& device, HostPid pid,
   const Deadline deadline = Deadline::In(config::Milliseconds(timeout_s));
   STASIS_ASSIGN(auto process, Annotate(ByHand::Open(call.paths, device, pid),
                                        "cannot " + request.step() + " GPU state"));
+  STASIS_TRY(device.CheckHasStep(step->name, pid));
   Stopwatch watch;
   STASIS_ASSIGN(const GpuMap map, ParseMap(device, request.gpu_map()));
   STASIS_TRY(step->run(process, map, deadline));

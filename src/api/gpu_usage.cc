@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "device/cuda/device_files.h"
 #include "device/device_control.h"
 #include "gpu_state/agents.h"
 #include "gpu_state/gpu_shards.h"
@@ -17,7 +18,7 @@ namespace {
 bool HasDriverLoaded(process::HostPid pid) {
   auto mappings = process::ReadMappings(pid);
   return mappings && std::any_of(mappings->begin(), mappings->end(), [](const auto& mapping) {
-           return mapping.path.find("/libcuda.so") != std::string::npos;
+           return device::cuda::IsDriverLibrary(mapping.path);
          });
 }
 

@@ -91,6 +91,11 @@ class DeviceControl {
   // Returns the processes of a tree that would make a dump fail; disjoint from FindProcesses().
   virtual Result<std::vector<DeviceFileHolder>> FindOtherHolders(
       const process::ProcessTree& tree) = 0;
+  // Returns kUnimplemented for a process whose driver does not have this step (HIP).
+  virtual Status CheckHasStep(std::string_view step, process::HostPid pid) {
+    (void)step, (void)pid;
+    return {};
+  }
   virtual Result<pid_t> RestoreThread(process::HostPid pid) = 0;
 
   // Running to locked: calls of the process no longer reach the GPU. The driver's own timeout is

@@ -52,6 +52,10 @@ void CheckDriver(const Machine& machine, Findings& findings) {
   std::string found = driver->kind;
   if (!driver->version.empty()) found += " " + driver->version;
   found += fmt::format(" ({})", ApiName(driver->api_version));
+  if (abi::IsHip(driver->kind)) {
+    findings.push_back(Finding::Of("driver", Level::kWarning, found + ": " + driver->why_not));
+    return;
+  }
   if (!driver->can_checkpoint) {
     const std::string able = AbleTo(driver->api_version);
     found += ": " + (Lacks(driver->api_version).empty() || driver->api_version == 0

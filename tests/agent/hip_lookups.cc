@@ -15,7 +15,7 @@ using namespace stasis::hip;  // NOLINT: the official names
 namespace fn_of_hip = stasis::hip::fn;
 
 // Resolves to the agent's function, because a preloaded library is searched first.
-extern "C" __attribute__((weak)) CUresult hipMemGetInfo(size_t* left, size_t* total);
+extern "C" CUresult hipMemGetInfo(size_t* left, size_t* total);
 
 namespace {
 
@@ -104,8 +104,7 @@ void CheckBoth() {
   Demand(!IsAgents(dlsym(hip, "hipMalloc")), "hipMalloc is not hooked");
   // The program's own calls reach HIP, which softgpu does not allow beside CUDA.
   size_t left = 0, total = 0;
-  Demand(hipMemGetInfo != nullptr && hipMemGetInfo(&left, &total) != CUDA_SUCCESS,
-         "hipMemGetInfo is HIP's");
+  Demand(hipMemGetInfo(&left, &total) != CUDA_SUCCESS, "hipMemGetInfo is HIP's");
 }
 
 }  // namespace

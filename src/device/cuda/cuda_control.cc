@@ -216,7 +216,6 @@ Result<ProcessState> CudaControl::StateOf(HostPid pid, const Footprint& footprin
   return state;
 }
 
-// For a process that uses HIP, returns the error of a step that its driver does not have.
 Status CudaControl::CheckHasStep(std::string_view step, HostPid pid) {
   auto footprint = ReadFootprint(pid);
   if (!footprint || !footprint->hip) return {};  // the driver's error is better

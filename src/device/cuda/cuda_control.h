@@ -20,6 +20,7 @@ class CudaControl : public DeviceControl {
   Result<ProcessState> State(process::HostPid pid) override;
   Result<std::vector<DeviceProcess>> FindProcesses(const process::ProcessTree& tree) override;
   Result<std::vector<DeviceFileHolder>> FindOtherHolders(const process::ProcessTree& tree) override;
+  Status CheckHasStep(std::string_view step, process::HostPid pid) override;
   Result<pid_t> RestoreThread(process::HostPid pid) override;
   Status Lock(process::HostPid pid, const Deadline& deadline) override;
   Status Checkpoint(process::HostPid pid, const Deadline& deadline) override;
@@ -39,7 +40,6 @@ class CudaControl : public DeviceControl {
   // Determines the state in which the driver left the process after a helper was lost in `op`.
   Result<ProcessState> Settle(wire::Op op, process::HostPid pid);
   Result<ProcessState> AskState(process::HostPid pid, const Deadline& deadline);
-  static Status CheckHasStep(std::string_view step, process::HostPid pid);
   Result<ProcessState> StateOf(process::HostPid pid, const Footprint& footprint);
   Result<std::vector<Member>> Classify(const process::ProcessTree& tree);
   Status AddMemory(DeviceProcess& process, const Footprint& footprint);

@@ -20,13 +20,6 @@ std::string_view BaseName(std::string_view path) {
   return path.substr(path.rfind('/') + 1);  // npos + 1 == 0
 }
 
-// Matches libcuda.so.1 and libcuda.so.580.159.04, even if deleted since. Excludes the stub for
-// linking on machines without a driver: no process can use a GPU through it.
-bool IsDriverLibrary(std::string_view path) {
-  return (BaseName(path).starts_with("libcuda.so") && path.find("/stubs/") == path.npos) ||
-         hip::IsRuntimeLibrary(path);
-}
-
 std::optional<int> Number(std::string_view text) {
   int number = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -49,6 +42,11 @@ std::optional<DeviceFile> AsDeviceFile(std::string_view path) {
 }
 
 }  // namespace
+
+bool IsDriverLibrary(std::string_view path) {
+  return (BaseName(path).starts_with("libcuda.so") && path.find("/stubs/") == path.npos) ||
+         hip::IsRuntimeLibrary(path);
+}
 
 Result<Footprint> ReadFootprint(process::HostPid pid) {
   STASIS_ASSIGN(auto open_files, process::ReadOpenFiles(pid));

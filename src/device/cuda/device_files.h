@@ -13,6 +13,11 @@
 
 namespace stasis::device::cuda {
 
+// Matches the driver's library, even if deleted since: libcuda.so.1, libcuda.so.580.159.04,
+// libamdhip64.so.6. Excludes the stub for linking on machines without a driver: no process can use a
+// GPU through it.
+bool IsDriverLibrary(std::string_view path);
+
 struct Footprint {
   std::string library;  // path of the mapped libcuda.so.* or libamdhip64.so.*; empty if none
   bool hip = false;     // the process uses HIP: it has device files of such a driver
