@@ -218,6 +218,23 @@ STASIS_EXPORT hipError_t hipGetProcAddress(const char* symbol, void** pfn, int v
   return r;
 }
 
+// As hipDeviceEnablePeerAccess, for a device that is named by one of HIP's deprecated contexts.
+STASIS_EXPORT hipError_t hipCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
+  agent::gate::Pass inside;
+  const hipError_t r = reinterpret_cast<fn::hipCtxEnablePeerAccess*>(
+      Address(agent::k_hipCtxEnablePeerAccess))(peer, flags);
+  CUdevice mine = -1, theirs = -1;
+  if (r != CUDA_SUCCESS || !IsHip() || agent::real::cuCtxGetDevice(&mine) != CUDA_SUCCESS) return r;
+  const auto push = reinterpret_cast<fn::hipCtxPushCurrent*>(Address(agent::k_hipCtxPushCurrent));
+  const auto pop = reinterpret_cast<fn::hipCtxPopCurrent*>(Address(agent::k_hipCtxPopCurrent));
+  if (push(peer) != CUDA_SUCCESS) return r;
+  const CUresult known = agent::real::cuCtxGetDevice(&theirs);
+  CUcontext popped = nullptr;
+  (void)pop(&popped);
+  if (known == CUDA_SUCCESS) agent::GrantPeer(theirs, mine);
+  return r;
+}
+
 namespace {
 
 hipMemoryType DeviceMemoryType() {
