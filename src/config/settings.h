@@ -25,6 +25,7 @@ struct Settings {
   std::string compress;   // default of dump --compress, in the same syntax
   std::string criu_data;  // "embedded" or "reference": where CRIU's plugin saves GPU data
   uint64_t pack_bytes{};
+  std::string restore_data;  // "direct" or "arena": how a restore loads GPU data
 
   // Sources of the master key of encrypted repositories; at most one is set.
   std::string key_file;

@@ -44,6 +44,10 @@ constexpr Row kRows[] = {
      "STASIS_PACK_SIZE", "",
      "Target size of a pack file; at most one pack for each CPU is written at a time. Images share "
      "whole packs"},
+    {"restore.data", Kind::kChoice, &Settings::restore_data, "direct", 0, 0, "direct|arena",
+     "STASIS_RESTORE_DATA", "",
+     "How `restore` loads GPU data: directly from the image, checked on the GPU, or through an "
+     "arena, checked by the CPU"},
     {"criu.data", Kind::kChoice, &Settings::criu_data, "embedded", 0, 0, "embedded|reference",
      "STASIS_CRIU_DATA", "",
      "Where CRIU's plugin saves GPU data: embedded in CRIU's image folder, or in the store, with a "

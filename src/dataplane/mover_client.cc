@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -41,6 +42,7 @@ Result<MoverInfo> Mover::Start(const Deadline& deadline) {
 }
 
 Status Mover::Attach(const Arena& arena, const Deadline& deadline) {
+  ring_ = {};
   Request request = Make(Op::kAttach);
   request.bytes = arena.capacity_bytes();
   const int fd = arena.fd();
@@ -49,6 +51,7 @@ Status Mover::Attach(const Arena& arena, const Deadline& deadline) {
 }
 
 Status Mover::Detach(const Deadline& deadline) {
+  ring_ = {};
   STASIS_TRY(process_.Call(Make(Op::kDetach), {}, deadline));
   return {};
 }
@@ -178,6 +181,7 @@ Status Mover::PrepareLoad(const std::vector<Range>& ranges, uint64_t ballast_byt
                           const Deadline& deadline) {
   STASIS_ASSIGN(total_bytes_, TotalBytes(ranges));
   count_ = ranges.size();
+  blocks_ = BlockCount(ranges);
   arena_bytes_ = UsedBytes(ranges);
   if (ranges.empty()) return Fail(Code::kInvalidArgument, "there is nothing to load");
   auto prepare = [&]() -> Status {
@@ -232,6 +236,80 @@ Result<CopyResult> Mover::Load(const CopyOptions& options, const Deadline& deadl
   auto result = load();
   if (!result) (void)Release(Deadline::In(kReleaseLimit));
   return result;
+}
+
+// The mover maps the file and registers its memory. The file needs no name, since no other process
+// uses it.
+Status Mover::AttachRing(uint64_t load_bytes, const Deadline& deadline) {
+  const uint64_t bytes = RingFeed::RingBytes(load_bytes);
+  if (process_.connected() && ring_.bytes() >= bytes) return {};
+  UniqueFd file(::memfd_create("stasis-ring", MFD_CLOEXEC));
+  if (!file || ::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) {
+    return FailErrno(errno, "make a ring of buffers");
+  }
+  STASIS_ASSIGN(Mapping ring, Mapping::Map(file.get(), bytes));
+  Request request = Make(Op::kAttach);
+  request.bytes = bytes;
+  const int fd = file.get();
+  STASIS_TRY(process_.CallOrStart(request, {&fd, 1}, deadline));
+  STASIS_TRY(Warm(bytes, {}, deadline));
+  ring_ = std::move(ring);
+  return {};
+}
+
+Result<uint64_t> Mover::SendParts(const std::vector<LoadPart>& parts, const Deadline& deadline) {
+  Request request = Make(Op::kLoadParts);
+  uint64_t bytes = 0;
+  for (const LoadPart& part : parts) {
+    wire::WireRange& range = request.ranges[request.count++];
+    range.size_bytes = part.bytes;
+    range.arena_offset = part.zero ? wire::kZeros : part.buffer_offset;
+    range.device_offset = part.device_offset;
+    bytes += part.bytes;
+  }
+  STASIS_TRY(process_.Call(request, {}, deadline));
+  return bytes;
+}
+
+Status Mover::CopyFrom(const LoadSource& source, const GoOn& go_on, const Deadline& deadline) {
+  RingFeed feed(source, ring_.data(), ring_.bytes());
+  uint64_t loaded = 0;
+  const auto go_on_now = [&]() -> Status {
+    if (!deadline.passed()) return go_on(loaded);
+    return Fail(Code::kDeadlineExceeded, "it took too long to read the GPU data");
+  };
+  // The reply to a request says that the batch before it has arrived.
+  for (std::vector<size_t> before;;) {
+    STASIS_ASSIGN(RingFeed::Batch batch, feed.Next(wire::kMaxBatch, go_on_now));
+    if (batch.parts.empty()) break;
+    STASIS_ASSIGN(const uint64_t bytes, SendParts(batch.parts, deadline));
+    loaded += bytes;
+    feed.Reuse(before);
+    before = std::move(batch.buffers);
+  }
+  if (loaded == total_bytes_) return go_on(loaded);
+  return Fail(Code::kInternal, "the source does not have the requested number of bytes");
+}
+
+Result<std::vector<Id128>> Mover::HashLoaded(const Deadline& deadline) {
+  STASIS_ASSIGN(const UniqueFd file, MemoryFile("stasis-hashes", std::vector<Id128>()));
+  const int fd = file.get();
+  STASIS_TRY(process_.Call(Make(Op::kHash), {&fd, 1}, deadline));
+  std::vector<Id128> hashes(blocks_);
+  STASIS_TRY(PreadAll(fd, hashes.data(), hashes.size() * sizeof(Id128), 0));
+  return hashes;
+}
+
+Status Mover::LoadFrom(const LoadSource& source, const GoOn& go_on, const Deadline& deadline) {
+  auto load = [&]() -> Status {
+    if (ring_.data() == nullptr) return Fail(Code::kFailedPrecondition, "the mover has no ring");
+    STASIS_TRY(CopyFrom(source, go_on, deadline));
+    STASIS_ASSIGN(std::vector<Id128> hashes, HashLoaded(deadline));
+    return source.Check(std::move(hashes));
+  };
+  Status loaded = load();
+  if (!loaded) (void)Release(Deadline::In(kReleaseLimit));
+  return loaded;
 }
 
 Result<std::vector<UniqueFd>> Mover::Export(const Deadline& deadline) {

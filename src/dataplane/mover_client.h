@@ -14,6 +14,8 @@
 #include "base/result.h"
 #include "dataplane/mover_pool.h"
 #include "dataplane/mover_process.h"
+#include "dataplane/prefault.h"
+#include "dataplane/ring_feed.h"
 
 namespace stasis::dataplane {
 
@@ -40,6 +42,8 @@ class Mover final : public MoverLink {
                      const Deadline& deadline) override;
   Status FreeBallast(const Deadline& deadline) override;
   Result<CopyResult> Load(const CopyOptions& options, const Deadline& deadline) override;
+  Status AttachRing(uint64_t load_bytes, const Deadline& deadline) override;
+  Status LoadFrom(const LoadSource& source, const GoOn& go_on, const Deadline& deadline) override;
   Result<std::vector<UniqueFd>> Export(const Deadline& deadline) override;
   Status Release(const Deadline& deadline) override;
 
@@ -53,9 +57,15 @@ class Mover final : public MoverLink {
   Result<CopyResult> SaveImported(const std::vector<Range>& ranges, const CopyOptions& options,
                                   const Deadline& deadline);
   Status CheckAllCopied(const CopyResult& result) const;
+  // Returns the number of bytes of the parts.
+  Result<uint64_t> SendParts(const std::vector<LoadPart>& parts, const Deadline& deadline);
+  Status CopyFrom(const LoadSource& source, const GoOn& go_on, const Deadline& deadline);
+  Result<std::vector<Id128>> HashLoaded(const Deadline& deadline);
 
   MoverProcess process_;
-  size_t count_ = 0;  // ranges of the prepared load
+  Mapping ring_;
+  size_t count_ = 0;   // ranges of the prepared load
+  size_t blocks_ = 0;  // of these ranges
   uint64_t total_bytes_ = 0;
   uint64_t arena_bytes_ = 0;  // end of the prepared load's data in the arena
 };

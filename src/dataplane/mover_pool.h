@@ -16,6 +16,7 @@
 #include "base/fd.h"
 #include "base/result.h"
 #include "dataplane/arena.h"
+#include "dataplane/load_source.h"
 
 namespace stasis::dataplane {
 
@@ -126,6 +127,17 @@ class MoverLink {
   // Copies the attached arena into the memory that PrepareLoad allocated; parts that are not in the
   // arena become zero. On error all of that memory is released.
   virtual Result<CopyResult> Load(const CopyOptions& options, const Deadline& deadline) = 0;
+  // Attaches a ring of buffers in place of an arena, for LoadFrom, and makes it ready. `load_bytes`
+  // is the size of the largest load. Detach frees it.
+  virtual Status AttachRing(uint64_t load_bytes, const Deadline& deadline) = 0;
+  // Called on the caller's thread with the number of bytes loaded so far. An error ends the load.
+  // May call FreeBallast.
+  using GoOn = std::function<Status(uint64_t loaded)>;
+  // Copies the source into the memory that PrepareLoad allocated, whose ranges must not be in the
+  // arena, and checks the memory there (LoadSource::Check). Call PrepareHashes and AttachRing
+  // first. `go_on` is called regularly. On error all of that memory is released.
+  virtual Status LoadFrom(const LoadSource& source, const GoOn& go_on,
+                          const Deadline& deadline) = 0;
   // Returns descriptors of the memory that PrepareLoad allocated, in the order of the ranges.
   virtual Result<std::vector<UniqueFd>> Export(const Deadline& deadline) = 0;
 

@@ -31,6 +31,8 @@ constexpr OpRow kOps[] = {
     {Op::kEnd, "end its session", false},
     {Op::kPrepareHashes, "prepare to hash blocks", false},
     {Op::kMeasureHashing, "measure how fast it hashes blocks", false},
+    {Op::kLoadParts, "copy parts to GPU memory", true},
+    {Op::kHash, "hash the loaded GPU memory", false},
 };
 
 const OpRow* Find(Op op) {
@@ -60,7 +62,7 @@ const char* WhyInvalid(const Request& r, size_t size, size_t fds) {
     return "an invalid number of allocations";
   }
   if (r.first > kMaxRanges) return "an invalid index";
-  const bool one = r.op == Op::kAttach || (r.flags & with_file) != 0;
+  const bool one = r.op == Op::kAttach || r.op == Op::kHash || (r.flags & with_file) != 0;
   const size_t expected = one ? 1 : r.op == Op::kImport ? r.count : 0;
   if (fds != expected && !(r.op == Op::kHello && fds == 1)) {
     return "the wrong number of descriptors";

@@ -28,6 +28,10 @@
 //                                            arena, or of all of it if that is 0. With kFlagSkip,
 //                                            in the first part, a file with one byte for each
 //                                            block: 1 is cleared instead
+//   loading   load-parts                     n parts of the arena -> device, or zeros. Returns when
+//                                            the parts of all earlier requests have arrived
+//   loading   hash         1: a file         waits for all parts; writes the hashes of all blocks
+//                                            to the file, range by range, zero for zero blocks
 //   loading   export                         n handles from `first`; the reply has them
 //   any       prepare-hashes                 the secret: loads kernel and key on the GPU
 //   idle      measure-hashing                best of five runs over `bytes` of GPU memory
@@ -48,7 +52,7 @@ namespace stasis::dataplane::wire {
 static_assert(std::endian::native == std::endian::little);
 
 inline constexpr uint32_t kMagic = 0x56444d53;  // "SMDV"
-inline constexpr uint32_t kVersion = 5;
+inline constexpr uint32_t kVersion = 6;
 
 // The kernel passes at most 253 descriptors in a message.
 inline constexpr uint32_t kMaxBatch = 200;
@@ -71,7 +75,9 @@ enum class Op : uint32_t {
   kEnd,
   kPrepareHashes,
   kMeasureHashing,
-  kLast = kMeasureHashing,
+  kLoadParts,
+  kHash,
+  kLast = kHash,
 };
 const char* OpName(Op op);
 
@@ -83,8 +89,13 @@ inline constexpr uint32_t kFlagHashes = 8;    // save: skip zero blocks and unch
 struct WireRange {
   uint64_t size_bytes;
   uint64_t arena_offset;
-  uint64_t stored_bytes;
+  union {
+    uint64_t stored_bytes;
+    uint64_t device_offset;  // load-parts: from the beginning of the first range
+  };
 };
+// load-parts: the arena_offset of a part that is zero.
+inline constexpr uint64_t kZeros = ~0ull;
 
 struct Request {
   uint32_t magic = kMagic;
@@ -94,12 +105,13 @@ struct Request {
   uint32_t flags = 0;
   uint64_t bytes = 0;          // attach: capacity; warm, measure*, begin-*: total; load: end offset
   uint64_t ballast_bytes = 0;  // begin-load
-  // begin-*: the number of all ranges. import, create, export: the number in this packet.
+  // begin-*: the number of all ranges. import, create, export, load-parts: the number in this
+  // packet.
   uint32_t count = 0;
   uint32_t first = 0;                // import, create, export: index of the first one
   uint8_t checksum[16] = {};         // load
   uint8_t secret[32] = {};           // prepare-hashes
-  WireRange ranges[kMaxBatch] = {};  // import, create
+  WireRange ranges[kMaxBatch] = {};  // import, create, load-parts
 };
 static_assert(sizeof(Request) == 96 + 24 * kMaxBatch);
 
@@ -130,7 +142,7 @@ struct Reply {
   uint64_t bytes = 0;
   uint64_t second = 0;
   uint64_t third = 0;
-  // save, load: time of the copy alone; prepare-hashes: time to load the kernel.
+  // save, load: time of the copy alone; prepare-hashes: time to load the kernel; hash: GPU time.
   uint64_t elapsed_ns = 0;
   // save: bytes in zero blocks, time from begin-save to the first submitted copy, and GPU time for
   // the hashes.

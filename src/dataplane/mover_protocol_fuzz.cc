@@ -37,6 +37,7 @@ void JudgeRequest(const Request& request, size_t size, size_t fds) {
       FuzzCheck(fds == request.count);
       [[fallthrough]];
     case Op::kCreate:
+    case Op::kLoadParts:
     case Op::kExport:
       FuzzCheck(request.count > 0 && request.count <= kMaxBatch);
       break;

@@ -15,12 +15,14 @@ Request Valid(Op op) {
   Request request;
   request.id = 1;
   request.op = op;
-  if (op == Op::kImport || op == Op::kCreate || op == Op::kExport) request.count = 3;
+  if (op == Op::kImport || op == Op::kCreate || op == Op::kExport || op == Op::kLoadParts) {
+    request.count = 3;
+  }
   return request;
 }
 
 size_t FdsOf(Op op) {
-  if (op == Op::kAttach) return 1;
+  if (op == Op::kAttach || op == Op::kHash) return 1;
   return op == Op::kImport ? 3 : 0;
 }
 

@@ -42,6 +42,7 @@ Status MoverWork::Start() {
   arena_ = std::make_unique<AttachedArena>(*gpu_, removals_);
   copier_ = std::make_unique<Copier>(*gpu_);
   hasher_ = std::make_unique<BlockHasher>(*gpu_);
+  ring_copier_ = std::make_unique<RingCopier>(*gpu_);
   return {};
 }
 
@@ -95,6 +96,12 @@ Status MoverWork::Do(const Request& request, std::vector<UniqueFd> fds, Reply& r
     case Op::kLoad:
       STASIS_TRY(Expect(Phase::kLoading, request));
       return Load(request, fds, reply, progress);
+    case Op::kLoadParts:
+      STASIS_TRY(Expect(Phase::kLoading, request));
+      return LoadParts(request);
+    case Op::kHash:
+      STASIS_TRY(Expect(Phase::kLoading, request));
+      return HashLoaded(request, fds[0].get(), reply);
     case Op::kFreeBallast:
       STASIS_TRY(Expect(Phase::kLoading, request));
       return memory_->FreeBallast();
@@ -209,7 +216,8 @@ Status MoverWork::Begin(Phase phase, const Request& request, Reply& reply) {
   memory_ = std::move(memory);
   ranges_.clear();
   skip_.clear();
-  loaded_bytes_ = 0;
+  ranges_bytes_ = loaded_bytes_ = 0;
+  is_open_ = false;
   expected_count_ = request.count;
   phase_ = phase;
   watch_ = watch;
@@ -238,6 +246,7 @@ Status MoverWork::Append(const Request& request, const std::vector<UniqueFd>& fd
       return added;
     }
     ranges_.push_back(batch[i]);
+    ranges_bytes_ += batch[i].size_bytes;
   }
   return {};
 }
@@ -323,6 +332,40 @@ Status MoverWork::Load(const Request& request, const std::vector<UniqueFd>& fds,
   return {};
 }
 
+Status MoverWork::OpenLoaded(const Request& request) {
+  if (ranges_.size() != expected_count_) return WrongOrder(request);
+  if (!is_open_) STASIS_TRY(memory_->Open());
+  is_open_ = true;
+  return {};
+}
+
+Status MoverWork::LoadParts(const Request& request) {
+  STASIS_TRY(OpenLoaded(request));
+  std::vector<LoadPart> parts;
+  for (uint32_t i = 0; i < request.count; ++i) {
+    const wire::WireRange& r = request.ranges[i];
+    const bool zero = r.arena_offset == wire::kZeros;
+    const bool in_memory =
+        r.device_offset <= ranges_bytes_ && r.size_bytes <= ranges_bytes_ - r.device_offset;
+    const bool in_arena =
+        r.arena_offset <= arena_->bytes() && r.size_bytes <= arena_->bytes() - r.arena_offset;
+    if (r.size_bytes == 0 || !in_memory || !(zero || in_arena)) {
+      return Fail(Code::kInvalidArgument, fmt::format("part {} lies outside of the memory", i));
+    }
+    parts.push_back({r.device_offset, r.size_bytes, r.arena_offset, zero});
+  }
+  return ring_copier_->Copy(arena_->data(), memory_->base(), parts);
+}
+
+Status MoverWork::HashLoaded(const Request& request, int file, Reply& reply) {
+  STASIS_TRY(OpenLoaded(request));
+  STASIS_TRY(ring_copier_->Wait());
+  STASIS_ASSIGN(const BlockHashes found, hasher_->Hash(memory_->base(), ranges_));
+  reply.elapsed_ns = found.elapsed_ns;
+  return WriteAll(file, {reinterpret_cast<const char*>(found.hashes.data()),
+                         found.hashes.size() * sizeof(Id128)});
+}
+
 Status MoverWork::PrepareHashes(const Request& request, Reply& reply) {
   BlockSecret secret;
   std::memcpy(secret.data(), request.secret, secret.size());
@@ -360,6 +403,8 @@ Status MoverWork::Release() {
   ranges_.clear();
   skip_.clear();
   auto memory = std::move(memory_);
+  // No copy may be in flight when its memory is freed. After an error of the driver Free fails too.
+  if (memory != nullptr) (void)ring_copier_->Wait();
   return memory == nullptr ? Status{} : memory->Free();
 }
 

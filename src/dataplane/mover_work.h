@@ -14,6 +14,7 @@
 #include "dataplane/device_memory.h"
 #include "dataplane/gpu.h"
 #include "dataplane/mover_protocol.h"
+#include "dataplane/ring_copy.h"
 #include "ipc/helper_server.h"
 
 namespace stasis::dataplane {
@@ -57,6 +58,9 @@ class MoverWork {
   Result<CopyReport> SaveChanged(int file, wire::Reply& reply, const Progress& progress);
   Status Load(const wire::Request& request, const std::vector<UniqueFd>& fds, wire::Reply& reply,
               const Progress& progress);
+  Status OpenLoaded(const wire::Request& request);
+  Status LoadParts(const wire::Request& request);
+  Status HashLoaded(const wire::Request& request, int file, wire::Reply& reply);
   static void FillReply(const CopyReport& report, wire::Reply& reply);
   Status PrepareHashes(const wire::Request& request, wire::Reply& reply);
   Status MeasureHashing(uint64_t bytes, wire::Reply& reply);
@@ -68,13 +72,16 @@ class MoverWork {
   std::unique_ptr<AttachedArena> arena_;
   std::unique_ptr<Copier> copier_;
   std::unique_ptr<BlockHasher> hasher_;
+  std::unique_ptr<RingCopier> ring_copier_;
 
   Phase phase_ = Phase::kIdle;
   Stopwatch watch_;  // started with the save or load
   std::unique_ptr<DeviceMemory> memory_;
   std::vector<Range> ranges_;
   std::vector<uint8_t> skip_;  // indexed by block; empty if none is skipped
+  uint64_t ranges_bytes_ = 0;
   uint64_t expected_count_ = 0;
+  bool is_open_ = false;       // the load has begun
   uint64_t loaded_bytes_ = 0;  // bytes of the arena loaded so far
 };
 

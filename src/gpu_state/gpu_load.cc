@@ -22,8 +22,7 @@ uint64_t GpuLoad::BallastFor(size_t index) const {
 
 Status GpuLoad::MakeRoom(uint64_t driver_bytes, const Deadline& deadline) {
   driver_bytes_ = driver_bytes;
-  STASIS_TRY(mover_.Attach(*shards_.front()->arena, deadline));
-  STASIS_TRY(mover_.PrepareLoad(shards_.front()->ranges, BallastFor(0), deadline));
+  STASIS_TRY(Prepare(*shards_.front(), BallastFor(0), deadline));
   std::lock_guard lock(mutex_);
   free_ = false;
   return {};
@@ -80,14 +79,45 @@ Status GpuLoad::LoadShard(size_t index, PhaseScope* scope, const Deadline& deadl
     // This process's descriptors now hold the memory of the previous shard. The mover's release
     // also frees the ballast; PrepareLoad allocates a new one.
     STASIS_TRY(mover_.Release(deadline));
-    STASIS_TRY(mover_.Attach(*shard.arena, deadline));
-    STASIS_TRY(mover_.PrepareLoad(shard.ranges, was_free ? 0 : BallastFor(index), deadline));
+    STASIS_TRY(Prepare(shard, was_free ? 0 : BallastFor(index), deadline));
     if (was_free) {
       std::lock_guard lock(mutex_);
       free_ = true;
     }
     if (was_free && scope != nullptr) scope->Changed();
   }
+  STASIS_TRY(shard.source ? LoadFromSource(shard, scope, deadline, loaded)
+                          : LoadFromArena(shard, scope, deadline, loaded));
+  STASIS_ASSIGN(shard.memory, mover_.Export(deadline));
+  return {};
+}
+
+Status GpuLoad::Prepare(GpuShard& shard, uint64_t ballast_bytes, const Deadline& deadline) {
+  if (!shard.source) {
+    STASIS_TRY(mover_.Attach(*shard.arena, deadline));
+    return mover_.PrepareLoad(shard.ranges, ballast_bytes, deadline);
+  }
+  STASIS_TRY(mover_.AttachRing(shard.bytes(), deadline));
+  std::vector<dataplane::Range> ranges = shard.ranges;
+  for (dataplane::Range& range : ranges) range.arena_offset = range.stored_bytes = 0;
+  return mover_.PrepareLoad(ranges, ballast_bytes, deadline);
+}
+
+Status GpuLoad::LoadFromSource(GpuShard& shard, PhaseScope* scope, const Deadline& deadline,
+                               const std::function<void(uint64_t)>& loaded) {
+  return mover_.LoadFrom(
+      *shard.source,
+      [&](uint64_t done) -> Status {
+        loaded(done);
+        if (scope == nullptr) return {};
+        STASIS_TRY(FreeIfWanted(scope, deadline));
+        return scope->Abandoned() ? Fail(plan::StoppedByOther()) : Status();
+      },
+      deadline);
+}
+
+Status GpuLoad::LoadFromArena(GpuShard& shard, PhaseScope* scope, const Deadline& deadline,
+                              const std::function<void(uint64_t)>& loaded) {
   dataplane::CopyOptions copy;
   // Blocks that come from an image (`filled`) need no checksum here: they were checked when they
   // were read. Nor must their arena's record be read, because data-bind writes it meanwhile.
@@ -100,7 +130,6 @@ Status GpuLoad::LoadShard(size_t index, PhaseScope* scope, const Deadline& deadl
   copy.filled = [&](uint64_t done) { return AwaitFilled(shard, done, scope, deadline); };
   STASIS_ASSIGN(const auto result, mover_.Load(copy, deadline));
   cold_bytes_ += result.cold_bytes;
-  STASIS_ASSIGN(shard.memory, mover_.Export(deadline));
   return {};
 }
 

@@ -1,6 +1,7 @@
 // The load of one GPU: its mover allocates the memory of the shards on it, one shard after another,
-// and fills it from their arenas, which may still be filled from an image. Until the driver's
-// restore, a ballast reserves memory for the driver's share and for the shards that follow.
+// and fills it from their arenas, which may still be filled from an image, or from an image itself
+// (GpuShard::source). Until the driver's restore, a ballast reserves memory for the driver's share
+// and for the shards that follow.
 //
 // One thread calls MakeRoom and then Load; another one may call FreeBallast at the same time. The
 // mover is used by one thread at a time, during a load by the loading thread.
@@ -23,8 +24,8 @@ class GpuLoad {
   GpuLoad(dataplane::MoverLink& mover, std::vector<GpuShard*> shards)
       : mover_(mover), shards_(std::move(shards)) {}
 
-  // Requires that the shards have arenas. Allocates the memory of the first shard, and a ballast
-  // for `driver_bytes` and the other shards: all of it, or nothing.
+  // Requires that the shards have arenas or sources. Allocates the memory of the first shard, and a
+  // ballast for `driver_bytes` and the other shards: all of it, or nothing.
   Status MakeRoom(uint64_t driver_bytes, const Deadline& deadline);
   // Sets GpuShard::memory of each shard. `loaded` is called with the number of bytes loaded so far.
   // `scope` is null if no other phase runs at the same time and all arenas are full.
@@ -37,6 +38,12 @@ class GpuLoad {
   Status FreeBallast(plan::PhaseScope* scope, const Deadline& deadline);
 
  private:
+  // Attaches the shard's arena, or the ring for its source, and allocates its memory.
+  Status Prepare(GpuShard& shard, uint64_t ballast_bytes, const Deadline& deadline);
+  Status LoadFromArena(GpuShard& shard, plan::PhaseScope* scope, const Deadline& deadline,
+                       const std::function<void(uint64_t)>& loaded);
+  Status LoadFromSource(GpuShard& shard, plan::PhaseScope* scope, const Deadline& deadline,
+                        const std::function<void(uint64_t)>& loaded);
   Status LoadShard(size_t index, plan::PhaseScope* scope, const Deadline& deadline,
                    const std::function<void(uint64_t)>& loaded);
   Result<uint64_t> AwaitFilled(const GpuShard& shard, uint64_t loaded, plan::PhaseScope* scope,

@@ -12,6 +12,7 @@
 
 #include "agent_protocol/protocol.h"
 #include "dataplane/arena.h"
+#include "dataplane/load_source.h"
 #include "dataplane/range.h"
 
 namespace stasis::gpu_state {
@@ -34,6 +35,8 @@ struct GpuShard {
   // The number of bytes at the start of the arena that have been read from an image so far. Null if
   // the arena is already full.
   std::shared_ptr<std::atomic<uint64_t>> filled;
+  // If set, the memory is loaded from here, and there is no arena.
+  std::shared_ptr<const dataplane::LoadSource> source;
   std::vector<UniqueFd> memory;                  // new, filled GPU memory; one for each range
   std::optional<Id128> checksum;                 // only for data on disk
   std::optional<dataplane::ArenaHashes> hashes;  // hashes of its blocks when they were saved

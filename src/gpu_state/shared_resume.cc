@@ -107,7 +107,7 @@ Result<dataplane::Arena> SharedResume::OpenArena(const GpuShard& shard) {
 
 void SharedResume::ReleaseMovers() {
   for (GpuShard& shard : shards_) {
-    if (!shard.arena) continue;
+    if (!shard.arena && !shard.source) continue;
     auto& mover = MoverFor(shard);
     // A mover that has died, or is killed, holds nothing.
     (void)mover.Release(Deadline::In(kMoverRelease));
@@ -136,6 +136,22 @@ Status SharedResume::StartMovers(const Deadline& deadline) {
     STASIS_TRY(services_.movers->MoverOf(gpu).Start(deadline));
     return {};
   });
+}
+
+// Without hashes on one GPU, the memory of all goes through arenas.
+Status SharedResume::ChooseWay(const Deadline& deadline) {
+  if (way_ != Way::kUnknown) return {};
+  std::mutex mutex;  // guards why_no_sources_
+  auto to = [this](const GpuUuid& gpu) { return TargetOf(gpu); };
+  STASIS_TRY(ForEachGpu(shards_, to, [&](const GpuUuid& gpu, std::vector<GpuShard*>&) -> Status {
+    Status prepared = services_.movers->MoverOf(gpu).PrepareHashes(*secret_, deadline);
+    if (prepared || prepared.error().code != Code::kUnimplemented) return prepared;
+    std::lock_guard lock(mutex);
+    why_no_sources_ = prepared.error().ToString();
+    return {};
+  }));
+  way_ = why_no_sources_.empty() ? Way::kSources : Way::kArenas;
+  return {};
 }
 
 Status SharedResume::ForEachLoad(const std::function<Status(const GpuUuid&, GpuLoad&)>& step) {
@@ -168,6 +184,8 @@ Phase SharedResume::LoadRoom(DriverBytes driver_bytes, bool keep_ballast) {
           .run = [this, driver_bytes = std::move(driver_bytes),
                   keep_ballast](PhaseScope& scope) -> Status {
             STASIS_TRY(StartMovers(scope.deadline()));
+            STASIS_TRY(ChooseWay(scope.deadline()));
+            scope.Changed();
             STASIS_TRY(scope.WaitUntil([this] { return has_arenas_.load(); }));
             STASIS_TRY(MakeRoom(driver_bytes(), scope.deadline()));
             return keep_ballast ? Status{} : FreeBallast(&scope, scope.deadline());
@@ -293,6 +311,11 @@ void SharedResume::ExpectShards(std::vector<GpuShard> shards) {
   has_arenas_ = shards_.empty();
 }
 
+void SharedResume::PreferSources(const BlockSecret& secret) {
+  secret_ = secret;
+  way_ = Way::kUnknown;
+}
+
 Status SharedResume::AllocateArenas() {
   dataplane::ArenaOptions options;
   options.most_bytes = services_.settings.most_arena_bytes;
@@ -336,8 +359,10 @@ Status SharedResume::BindProcess(const Returned& process) {
       return Fail(Code::kDataLoss,
                   "the image does not hold all of its memory on GPU " + want.key.gpu.value);
     }
-    STASIS_TRY(store_->Rekey(*shard->arena, id));
-    STASIS_TRY(store_->Complete(*shard->arena));
+    if (shard->arena) {
+      STASIS_TRY(store_->Rekey(*shard->arena, id));
+      STASIS_TRY(store_->Complete(*shard->arena));
+    }
     shard->key.process = id;
     shard->member = want.member;
     shard->places = std::move(want.places);
@@ -353,6 +378,7 @@ Status SharedResume::Discard() {
   ReleaseMovers();
   for (GpuShard& shard : shards_) {
     if (shard.arena) STASIS_TRY(store_->Recycle(std::move(*shard.arena)));
+    shard.source.reset();
     shard.arena.reset();
   }
   return {};
@@ -360,8 +386,10 @@ Status SharedResume::Discard() {
 
 Status SharedResume::ReturnArenas() {
   for (GpuShard& shard : shards_) {
-    if (!shard.arena || services_.movers->keeps_arenas()) continue;
     // A mover that has died holds nothing.
+    if (shard.source) (void)MoverFor(shard).Detach(Deadline::In(kMoverRelease));
+    shard.source.reset();
+    if (!shard.arena || services_.movers->keeps_arenas()) continue;
     (void)MoverFor(shard).Detach(Deadline::In(kMoverRelease));
     // After a move to another GPU, kept data is useless: the next suspend looks only for data of
     // the new GPU.

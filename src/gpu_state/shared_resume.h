@@ -9,7 +9,9 @@
 // Until data-return the programs stay suspended whatever fails: the arenas keep the data.
 //
 // A restore begins with an image instead of processes: ExpectShards() gets its shards, data-read
-// fills their arenas in parallel with data-load, and BindProcesses() finds the processes later.
+// fills their arenas in parallel with data-load, and BindProcesses() finds the processes later. If
+// the movers can check the memory on the GPU, there are no arenas: data-read only opens the packs,
+// and data-load reads them (GpuShard::source).
 #pragma once
 
 #include <atomic>
@@ -20,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "base/block_hash.h"
 #include "device/gpu_map.h"
 #include "gpu_state/agents.h"
 #include "gpu_state/gpu_load.h"
@@ -49,17 +52,27 @@ class SharedResume {
   // A restore calls the next three functions in this order. ExpectShards sets the shards of the
   // image, which have no arenas yet and belong to expected processes.
   void ExpectShards(std::vector<GpuShard> shards);
+  // Lets the movers load the shards from sources if they can hash memory with this secret. Call it
+  // before the phases run.
+  void PreferSources(const BlockSecret& secret);
+  // How the memory is loaded, which load-room finds out.
+  enum class Way : uint8_t { kUnknown, kSources, kArenas };
+  Way way() const { return way_; }
+  // Why the movers cannot load from sources. Valid with kArenas.
+  const std::string& why_no_sources() const { return why_no_sources_; }
+  // Lets load-room continue: every shard has its source.
+  void SetSourcesReady() { has_arenas_ = true; }
   // Allocates arenas for the expected shards. A shard that already has an arena keeps it and its
   // bytes.
   Status AllocateArenas();
-  // Assigns the full arenas to the restored processes. The memory of each process must match its
-  // arenas.
+  // Assigns the full arenas, or the loaded memory, to the restored processes. The memory of each
+  // process must match it.
   struct Returned {
     pid_t image_pid;  // the pid in the shards' keys
     process::ProcessId id;
   };
   Status BindProcesses(const std::vector<Returned>& processes);
-  // Returns true if the arenas are allocated, or none are needed.
+  // Returns true if the arenas are allocated, or none are needed. With sources, none are needed.
   bool has_arenas() const { return has_arenas_; }
   // Undoes the three functions above and a load: frees the GPU memory and the arenas.
   Status Discard();
@@ -108,6 +121,7 @@ class SharedResume {
   // Runs `step` for the load of each GPU, in parallel.
   Status ForEachLoad(const std::function<Status(const device::GpuUuid&, GpuLoad&)>& step);
   Status StartMovers(const Deadline& deadline);
+  Status ChooseWay(const Deadline& deadline);
   Status MakeRoom(const std::map<device::GpuUuid, uint64_t>& driver_bytes,
                   const Deadline& deadline);
   Status Load(plan::PhaseScope* scope, const Deadline& deadline,
@@ -125,6 +139,9 @@ class SharedResume {
   std::vector<GpuShard> shards_;
   std::map<device::GpuUuid, GpuLoad> loads_;
   std::atomic<bool> has_arenas_{true};
+  std::optional<BlockSecret> secret_;  // of the hashes by which memory from sources is checked
+  std::string why_no_sources_;         // constant after `way_` is known
+  std::atomic<Way> way_{Way::kArenas};
 };
 
 // Called by a recovery after the driver's state was restored. Returns the memory in arenas to

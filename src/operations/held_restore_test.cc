@@ -28,8 +28,9 @@ class HeldRestoreTest : public testing::Test {
   }
 };
 
-std::unique_ptr<World> HeldAndEnded() {
+std::unique_ptr<World> HeldAndEnded(bool hash_blocks = false) {
   auto world = HeldWorld(1);
+  world->movers->hash_blocks = hash_blocks;
   auto done = RunHold(*world, Dumper(*world));
   EXPECT_TRUE(done) << done.error().ToString();
   fakes::KillAndReap(world->program.root().pid.value);
@@ -137,7 +138,7 @@ std::string AfterHeldRestore(World& world, const FaultCase&, const Result<Operat
 
 // GPU A is /dev/nvidia3, and GPU C, which the program did not have, /dev/nvidia4.
 std::unique_ptr<World> HeldAndEndedWithGpuC() {
-  auto world = HeldAndEnded();
+  auto world = HeldAndEnded(/*hash_blocks=*/true);
   auto& gpus = world->device->gpus;
   gpus.push_back(gpus.front());
   gpus.front().minor = 3;
@@ -156,6 +157,16 @@ TEST_F(HeldRestoreTest, ReplacesAGpuThatTheContainerCannotUse) {
   EXPECT_EQ(device::Mapped(world->device->last_map(), fakes::GpuA()),
             world->device->gpus.back().uuid);
   ASSERT_EQ(done->notes.size(), 1u);
+}
+
+TEST_F(HeldRestoreTest, MoversThatHashLoadWithoutAnArena) {
+  auto world = HeldAndEnded(/*hash_blocks=*/true);
+  world->log.Clear();
+  auto done = RunHold(*world, Restorer(*world));
+  ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+  EXPECT_EQ(world->log.Count("mover A LoadFrom"), 1);
+  EXPECT_EQ(world->log.Count("mover A Load"), 0);
 }
 
 TEST_F(HeldRestoreTest, RefusesDeviceRulesWithoutTheDriver) {
@@ -182,9 +193,9 @@ TEST_F(HeldRestoreTest, RefusesWithoutAGpuForEachOfTheProgram) {
 }
 
 TEST_F(HeldRestoreTest, EveryFaultLeavesNothingAndTheImage) {
-  ForEachFault(
-      HeldAndEnded, [](World& world) { return RunHold(world, Restorer(world)); },
-      {Fault::kFail, Fault::kFailAfter, Fault::kHang, Fault::kKill}, AfterHeldRestore);
+  ForEachFault([] { return HeldAndEnded(); },
+               [](World& world) { return RunHold(world, Restorer(world)); },
+               {Fault::kFail, Fault::kFailAfter, Fault::kHang, Fault::kKill}, AfterHeldRestore);
 }
 
 }  // namespace

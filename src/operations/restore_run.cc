@@ -6,8 +6,10 @@
 #include <algorithm>
 
 #include "base/file.h"
+#include "base/secret.h"
 #include "checkpoint/agent_files.h"
 #include "checkpoint/image_data.h"
+#include "checkpoint/image_source.h"
 #include "checkpoint/program_pids.h"
 #include "checkpoint/teardown.h"
 #include "checks/image_trust.h"
@@ -239,11 +241,7 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
       STASIS_TRY(NoteRoot(notification.pid));
       STASIS_TRY(RenewDeviceNodes());
     }
-    if (has_data()) STASIS_TRY(scope.Await(kDataRead));
-    // CRIU kills the tree itself only up to this moment.
-    if (has_data() && options_.held) {
-      STASIS_TRY(scope.Await(gpu_state::SharedResume::kDataLoad));
-    }
+    STASIS_TRY(AwaitData(scope));
     if (scope.Abandoned()) return Fail(plan::StoppedByOther());
     if (options_.held) return {};
     STASIS_TRY(CheckStoppedTree(notification.pid));
@@ -331,10 +329,58 @@ Status RestoreRun::AddExpectedData() {
     return Fail(Code::kDataLoss, "the image has GPU data of a process that it does not contain");
   }
   shared_.ExpectShards(std::move(shards));
+  // The memory is elsewhere, or a part of it is in arenas already.
+  if (!has_data() || options_.ranges != nullptr || options_.ahead != nullptr) return {};
+  if (session_.services.settings.restore_data == "arena") return {};
+  auto secret = SecretOfHashes();
+  if (!secret) {
+    why_arenas_ = secret.error().ToString();
+    return {};
+  }
+  names_.emplace(*secret);
+  shared_.PreferSources(*secret);
   return {};
 }
 
+Result<BlockSecret> RestoreRun::SecretOfHashes() const {
+  STASIS_ASSIGN(auto secret, FindJoinedSecret(session_.services.paths));
+  if (!secret) {
+    STASIS_ASSIGN(secret, FindBlockSecret(session_.services.paths));
+  }
+  if (!secret) return Fail(Code::kNotFound, "this user has no key for hashes");
+  const std::string why = checkpoint::WhyNotByHash(manifest(), BlockKey(*secret).id());
+  if (!why.empty()) return Fail(Code::kFailedPrecondition, why);
+  return *secret;
+}
+
+Status RestoreRun::AwaitData(PhaseScope& scope) const {
+  if (!has_data()) return {};
+  STASIS_TRY(scope.Await(kDataRead));
+  // CRIU kills the tree of a held restore itself only up to this moment.
+  const bool in_load = shared_.way() == gpu_state::SharedResume::Way::kSources;
+  return in_load || options_.held ? scope.Await(gpu_state::SharedResume::kDataLoad) : Status();
+}
+
+Result<bool> RestoreRun::OpenSources(PhaseScope& scope) {
+  using Way = gpu_state::SharedResume::Way;
+  if (!names_) return false;
+  for (GpuShard& shard : shared_.shards()) {
+    STASIS_ASSIGN(shard.source, checkpoint::OpenSource(reader_, *names_, shard));
+  }
+  STASIS_TRY(scope.WaitUntil([this] { return shared_.way() != Way::kUnknown; }));
+  if (shared_.way() == Way::kSources) {
+    shared_.SetSourcesReady();
+    scope.Changed();
+    return true;
+  }
+  why_arenas_ = shared_.why_no_sources();
+  for (GpuShard& shard : shared_.shards()) shard.source.reset();
+  return false;
+}
+
 Status RestoreRun::ReadData(PhaseScope& scope) {
+  STASIS_ASSIGN(const bool from_sources, OpenSources(scope));
+  if (from_sources) return {};
   if (options_.ahead != nullptr) options_.ahead->MoveTo(shared_.shards());
   STASIS_TRY(shared_.AllocateArenas());
   scope.Changed();
@@ -401,6 +447,10 @@ Status RestoreRun::CheckNoneEnded() const {
 }
 
 Status RestoreRun::CommitToShim() {
+  if (!why_arenas_.empty()) {
+    notes_.push_back("GPU data was loaded through arenas and checked by the CPU: " + why_arenas_ +
+                     ".");
+  }
   STASIS_TRY(RemoveTree(work_dir_));
   STASIS_TRY(shared_.ReturnArenas());
   // No deadline: if this process gave up and the shim committed nevertheless, the restore would be

@@ -3,6 +3,9 @@
 //   data-read                            image -> arenas, checks each block
 //   gpu-load { load-room, data-load }    arenas -> GPU, each part as soon as it has been read
 //   program-back { image-verify, cpu-read, cpu-restore, data-bind, gpu-restore, gpu-unlock }
+// If movers can hash memory with the key of the image, data-read only opens the packs, and
+// data-load copies from them to the GPU and checks each block there.
+//
 // Then data-return and adopt follow. Without GPU data: image-verify, cpu-read, cpu-restore, the
 // driver's phases, adopt; with an agent also data-bind and data-return, because a gate can be
 // closed without data.
@@ -17,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "base/block_hash.h"
 #include "base/caller.h"
 #include "base/deadline.h"
 #include "checkpoint/cpu_files.h"
@@ -30,6 +34,7 @@
 #include "operations/restore_host.h"
 #include "plan/journal.h"
 #include "store/image_reader.h"
+#include "store/unit_names.h"
 
 namespace stasis::operations {
 
@@ -91,7 +96,13 @@ class RestoreRun {
   Status RenewDeviceNodes() const;
   Status FindProcesses();
   Status RunCriu(plan::PhaseScope& scope);
+  // Returns the secret of the image's hashes, or the reason why data-load cannot use them.
+  Result<BlockSecret> SecretOfHashes() const;
   Status ReadData(plan::PhaseScope& scope);
+  // Opens the packs for data-load. Returns false if the movers need arenas.
+  Result<bool> OpenSources(plan::PhaseScope& scope);
+  // Waits until all GPU data has been read and checked.
+  Status AwaitData(plan::PhaseScope& scope) const;
   // Check the restored program.
   Status CheckOnGpu() const;
   Status CheckNoneEnded() const;
@@ -133,6 +144,8 @@ class RestoreRun {
   std::vector<gpu_state::SharedResume::Returned> returned_;  // the same processes
   std::vector<criu::TcpPort> ports_;                         // ports that CRIU will bind
   std::vector<std::string> notes_;
+  std::string why_arenas_;  // why data-load does not read an image in a folder; or empty
+  std::optional<store::UnitNames> names_;  // if data-load may check by hashes
   gpu_state::SharedResume shared_;
 };
 

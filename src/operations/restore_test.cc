@@ -30,9 +30,11 @@ Result<process::HostPid> RestoreProcess(World& world, const criu::NotifyHandler&
 
 std::string ImageOf(World& world) { return world.services.paths.images() + "/image"; }
 
-// A world whose program has been dumped and has ended.
-std::unique_ptr<World> Dumped() {
+// A world whose program has been dumped and has ended. With `hash_blocks`, its movers can check the
+// memory of an image.
+std::unique_ptr<World> DumpedBy(bool hash_blocks) {
   auto world = std::make_unique<World>(1);
+  world->movers->hash_blocks = hash_blocks;
   world->program.AddAgent(1, 2);
   Session session = fakes::MakeSession(*world, "dump");
   DumpOptions dump;
@@ -43,6 +45,9 @@ std::unique_ptr<World> Dumped() {
   KillAndReap(world->program.root().pid.value);
   return world;
 }
+
+std::unique_ptr<World> Dumped() { return DumpedBy(/*hash_blocks=*/false); }
+std::unique_ptr<World> DumpedWithHashes() { return DumpedBy(/*hash_blocks=*/true); }
 
 Result<OperationResult> RunRestore(World& world, RestoreOptions restore = {}) {
   Session session = fakes::MakeSession(world, "restore");
@@ -98,6 +103,50 @@ TEST_F(RestoreTest, EveryFaultLeavesNothingAndTheImage) {
       {Fault::kFail, Fault::kFailAfter, Fault::kHang, Fault::kKill}, AfterRestore);
 }
 
+// Returns the note that says why arenas were used; empty if there is none.
+std::string NoteOnArenas(const OperationResult& result) {
+  for (const std::string& note : result.notes) {
+    if (note.find("through arenas") != std::string::npos) return note;
+  }
+  return "";
+}
+
+TEST_F(RestoreTest, MoversThatHashLoadWithoutAnArena) {
+  auto world = DumpedWithHashes();
+  world->log.Clear();
+  auto done = RunRestore(*world);
+  ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+  EXPECT_EQ(world->log.Count("mover A LoadFrom"), 1);
+  EXPECT_EQ(world->log.Count("mover A Load"), 0);
+  EXPECT_LT(world->log.IndexOf("mover A LoadFrom"), world->log.IndexOf("device Restore 1"));
+  EXPECT_EQ(NoteOnArenas(*done), "");
+}
+
+TEST_F(RestoreTest, TheReasonForArenasIsNoted) {
+  auto world = Dumped();
+  auto done = RunRestore(*world);
+  ASSERT_TRUE(done) << done.error().ToString();
+  EXPECT_NE(NoteOnArenas(*done).find("this fake mover hashes no blocks"), std::string::npos);
+}
+
+TEST_F(RestoreTest, ASettingChoosesArenas) {
+  auto world = DumpedWithHashes();
+  world->services.settings.restore_data = "arena";
+  world->log.Clear();
+  auto done = RunRestore(*world);
+  ASSERT_TRUE(done) << done.error().ToString();
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+  EXPECT_EQ(world->log.Count("mover A Load"), 1);
+  EXPECT_EQ(NoteOnArenas(*done), "");
+}
+
+TEST_F(RestoreTest, EveryFaultWithoutAnArenaLeavesNothingAndTheImage) {
+  ForEachFault(
+      DumpedWithHashes, [](World& world) { return RunRestore(world); },
+      {Fault::kFail, Fault::kFailAfter, Fault::kHang, Fault::kKill}, AfterRestore);
+}
+
 TEST_F(RestoreTest, WithoutRoomOnTheGpuNothingIsStarted) {
   auto world = Dumped();
   world->log.Clear();
@@ -108,8 +157,7 @@ TEST_F(RestoreTest, WithoutRoomOnTheGpuNothingIsStarted) {
   EXPECT_EQ(world->log.Count("host Start"), 0);
 }
 
-TEST_F(RestoreTest, ADamagedBlockIsFoundBeforeTheProgramRuns) {
-  auto world = Dumped();
+void ExpectDamageIsFound(std::unique_ptr<World> world) {
   world->log.Clear();
   {
     auto reader = store::ImageReader::Open(ImageOf(*world));
@@ -127,6 +175,10 @@ TEST_F(RestoreTest, ADamagedBlockIsFoundBeforeTheProgramRuns) {
   EXPECT_EQ(world->log.Count("device Restore 1"), 0);
   EXPECT_EQ(world->log.Count("host Commit"), 0);
 }
+
+TEST_F(RestoreTest, ADamagedBlockIsFoundBeforeTheProgramRuns) { ExpectDamageIsFound(Dumped()); }
+
+TEST_F(RestoreTest, AnUncheckedBlockIsFoundByItsHash) { ExpectDamageIsFound(DumpedWithHashes()); }
 
 TEST_F(RestoreTest, ARunningProgramsPidsAreTaken) {
   auto world = Dumped();

@@ -17,13 +17,12 @@ namespace {
 // Units that are at most this far apart are read together: the bytes between them cost less than
 // another request.
 constexpr uint64_t kGapBytes = 128 << 10;
-constexpr uint64_t kJobBytes = 2 << 20;
 constexpr uint64_t kMaxPieceBytes = 1 << 20;
 // Limits the bytes that one work item copies to outputs, so that a unit with very many copies does
 // not keep one thread busy when all others have finished.
 constexpr uint64_t kCopiedBytes = 16 << 20;
 constexpr uint32_t kNoPack = ~0u;
-static_assert(kMaxExtentBytes <= kJobBytes && kBlockBytes <= kJobBytes);
+static_assert(kMaxExtentBytes <= UnitJobs::kJobBytes && kBlockBytes <= UnitJobs::kJobBytes);
 
 }  // namespace
 
@@ -141,9 +140,41 @@ Status UnitJobs::Check(const Piece& piece, const char* data, UnitPlace& where) c
     STASIS_TRY(pack.CheckUnit(piece.first + i, {data + at, bytes}));
     at += bytes;
   }
+  return CheckPadding(piece, data);
+}
+
+// The padding of a compressed extent is checked when it is read.
+Status UnitJobs::CheckPadding(const Piece& piece, const char* data) const {
   if (piece.is_compressed() || piece.end - piece.offset == piece.bytes) return {};
-  return pack.CheckPadding(*piece.extent,
-                           {data + piece.bytes, piece.end - piece.offset - piece.bytes});
+  return packs_[piece.pack]->CheckPadding(
+      *piece.extent, {data + piece.bytes, piece.end - piece.offset - piece.bytes});
+}
+
+uint64_t UnitJobs::InBuffer(const Job& job, const Piece& piece) const {
+  if (!piece.is_compressed()) return piece.offset - job.offset;
+  return uint64_t{piece.first - piece.extent->first} * packs_[piece.pack]->index().unit_bytes;
+}
+
+Status UnitJobs::Read(size_t index, char* buffer, std::vector<Part>& parts,
+                      UnitPlace& where) const {
+  const Job& job = jobs_[index];
+  const Piece& first = pieces_[job.begin];
+  where = {first.to, first.first};
+  if (first.extent == nullptr) {
+    parts.push_back({first.to, first.bytes, 0, true});
+    return {};
+  }
+  const PackReader& pack = *packs_[first.pack];
+  STASIS_TRY(first.is_compressed() ? pack.ReadCompressed(*first.extent, buffer)
+                                   : PreadAll(pack.fd(), buffer, job.bytes, job.offset));
+  for (size_t i = job.begin; i < job.end; ++i) {
+    const Piece& piece = pieces_[i];
+    where = {piece.to, piece.first};
+    const uint64_t at = InBuffer(job, piece);
+    STASIS_TRY(CheckPadding(piece, buffer + at));
+    parts.push_back({piece.to, piece.bytes, at, false});
+  }
+  return {};
 }
 
 Status UnitJobs::Run(size_t index, std::span<char* const> outputs, const Placed& placed,
@@ -169,10 +200,7 @@ Status UnitJobs::Run(size_t index, std::span<char* const> outputs, const Placed&
   for (size_t i = job.begin; i < job.end; ++i) {
     const Piece& piece = pieces_[i];
     if (piece.extent != nullptr) {
-      const uint64_t in_buffer =
-          piece.is_compressed()
-              ? uint64_t{piece.first - piece.extent->first} * packs_[piece.pack]->index().unit_bytes
-              : piece.offset - job.offset;
+      const uint64_t in_buffer = InBuffer(job, piece);
       STASIS_TRY(Check(piece, data + in_buffer, where));
       if (!outputs.empty() && !in_place) {
         std::memcpy(outputs[piece.to.output] + piece.to.at, data + in_buffer, piece.bytes);

@@ -51,6 +51,19 @@ class UnitJobs {
   Status Run(size_t job, std::span<char* const> outputs, const Placed& placed,
              UnitPlace& where) const;
 
+  // The size of a buffer for any work item.
+  static constexpr uint64_t kJobBytes = 2 << 20;
+  // Bytes of a work item and their place in the buffer; zeros are not in the buffer.
+  struct Part {
+    Place to;
+    uint64_t bytes;
+    uint64_t buffer_offset;
+    bool zero;
+  };
+  // Reads the units of one work item to `buffer` and appends their places. The caller must check
+  // the units. Returns the errors of Run, and sets `where` likewise.
+  Status Read(size_t job, char* buffer, std::vector<Part>& parts, UnitPlace& where) const;
+
   // The number of different units of a pack that were added, and their stored size in bytes.
   struct Use {
     uint64_t units = 0;
@@ -82,7 +95,10 @@ class UnitJobs {
     uint64_t copied;  // to outputs
   };
   bool Joins(const Job& job, const Piece& piece) const;
+  // Returns the offset of the piece's units in the buffer of its work item.
+  uint64_t InBuffer(const Job& job, const Piece& piece) const;
   Status Check(const Piece& piece, const char* data, UnitPlace& where) const;
+  Status CheckPadding(const Piece& piece, const char* data) const;
 
   std::vector<const PackReader*> packs_;
   std::vector<Piece> pieces_;  // after Plan by pack and unit

@@ -131,10 +131,14 @@ Status UnitReader::OpenPacks(const ImageReader& image, std::vector<Finding>* fin
   return {};
 }
 
-void UnitReader::PlanJobs(std::vector<Finding>& findings) {
+std::vector<const PackReader*> UnitReader::Readers() const {
   std::vector<const PackReader*> readers;
   for (const OpenedPack& pack : packs_) readers.push_back(pack.reader ? &*pack.reader : nullptr);
-  jobs_.emplace(std::move(readers));
+  return readers;
+}
+
+void UnitReader::PlanJobs(std::vector<Finding>& findings) {
+  jobs_.emplace(Readers());
   bool all_there = true;
   std::vector<bool> complained(packs_.size());  // more findings would repeat the first
   auto complain = [&](uint32_t pack, std::string message) {
@@ -182,14 +186,10 @@ void UnitReader::PlanJobs(std::vector<Finding>& findings) {
   }
 }
 
-Status UnitReader::RunJob(size_t job, std::span<char* const> outputs,
-                          const UnitJobs::Placed& placed) const {
-  UnitJobs::UnitPlace where;
-  auto status = jobs_->Run(job, outputs, placed, where);
-  if (status || status.error().code == Code::kCancelled) return status;
+// Adds pack and address to an error of UnitJobs.
+Status UnitReader::Locate(Status status, uint32_t pack, const UnitJobs::UnitPlace& where) const {
+  if (status || status.error().code == Code::kCancelled || pack >= packs_.size()) return status;
   Error& error = status.error();
-  const uint32_t pack = jobs_->PackOf(job);
-  if (pack >= packs_.size()) return status;
   const std::string& path = packs_[pack].path;
   if (!error.message.starts_with(path)) error.message = path + ": " + error.message;
   const Source& source = sources_[where.output];
@@ -197,6 +197,59 @@ Status UnitReader::RunJob(size_t job, std::span<char* const> outputs,
                        ? fmt::format(" (device address {:#x})", source.address + where.at)
                        : fmt::format(" ({} at byte {})", source.name, where.at);
   return status;
+}
+
+Status UnitReader::RunJob(size_t job, std::span<char* const> outputs,
+                          const UnitJobs::Placed& placed) const {
+  UnitJobs::UnitPlace where;
+  Status run = jobs_->Run(job, outputs, placed, where);
+  return Locate(std::move(run), jobs_->PackOf(job), where);
+}
+
+Status UnitReader::ReadItem(size_t item, char* buffer, std::vector<UnitJobs::Part>& parts) const {
+  UnitJobs::UnitPlace where;
+  Status read = jobs_->Read(item, buffer, parts, where);
+  return Locate(std::move(read), jobs_->PackOf(item), where);
+}
+
+// Reads the unit again, to tell a damaged pack from bytes that changed on their way.
+Status UnitReader::ExplainWrongUnit(uint32_t pack, const UnitJobs::UnitPlace& where) const {
+  UnitJobs jobs(Readers());
+  jobs.Add(pack, where.unit, 1);
+  jobs.Plan(UnitJobs::Order::kPacks);
+  UnitJobs::UnitPlace first;
+  Status read = jobs.Run(0, {}, nullptr, first);
+  if (read) {
+    read = Fail(Code::kDataLoss, fmt::format("unit {} is right in the image, but not where it was "
+                                             "copied to",
+                                             where.unit));
+  }
+  return Locate(std::move(read), pack, where);
+}
+
+Status UnitReader::CheckNames(std::span<const Id128> names) const {
+  size_t next = 0;
+  for (uint32_t output = 0; output < sources_.size(); ++output) {
+    const Source& source = sources_[output];
+    uint64_t at = 0;
+    for (const UnitRun& run : *source.runs) {
+      for (uint32_t i = 0; i < run.units; ++i, at += source.unit_bytes) {
+        if (next == names.size()) return Fail(Code::kInternal, "a unit has no name");
+        const Id128& found = names[next++];
+        if (!run.is_zero()) {
+          const PackUnit& unit = packs_[run.pack].reader->index().units[run.first + i];
+          if (found == unit.name) continue;
+          return ExplainWrongUnit(run.pack, {{output, at}, run.first + i});
+        }
+        if (found.IsZero()) continue;
+        return Fail(Code::kDataLoss,
+                    fmt::format("device address {:#x} is zero in the image, but not where it was "
+                                "copied to",
+                                source.address + at));
+      }
+    }
+  }
+  return {};
 }
 
 Status UnitReader::Check(const Progress& progress, std::vector<Finding>& findings) const {

@@ -45,6 +45,14 @@ class UnitReader {
   // error of a unit or of `placed`.
   Status Read(std::span<char* const> outputs, const UnitJobs::Placed& placed,
               const Progress& progress) const;
+  // The next three functions are for a caller that copies the units to where they belong and checks
+  // them there. It calls ReadItem for each work item, from any thread, and then CheckNames.
+  size_t items() const { return jobs_->size(); }
+  // See UnitJobs::Read.
+  Status ReadItem(size_t item, char* buffer, std::vector<UnitJobs::Part>& parts) const;
+  // Compares the names of all units of the selected ranges, in order, with those in the packs. A
+  // zero unit has no name: it is zero. Returns kDataLoss with the first unit that differs.
+  Status CheckNames(std::span<const Id128> names) const;
   // Creates the page files in a folder, with mode 0600 and their names without "cpu/". Reserves
   // space for them first. Does not sync them.
   Status MakeFiles(int folder_fd, const Progress& progress) const;
@@ -65,6 +73,9 @@ class UnitReader {
   UnitReader(const Manifest& manifest, Selection selection);
   Status OpenPacks(const ImageReader& image, std::vector<Finding>* findings);
   void PlanJobs(std::vector<Finding>& findings);
+  std::vector<const PackReader*> Readers() const;  // one for each of packs_
+  Status Locate(Status status, uint32_t pack, const UnitJobs::UnitPlace& where) const;
+  Status ExplainWrongUnit(uint32_t pack, const UnitJobs::UnitPlace& where) const;
   Status RunJob(size_t job, std::span<char* const> outputs, const UnitJobs::Placed& placed) const;
 
   const Manifest* manifest_;

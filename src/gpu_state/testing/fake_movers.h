@@ -129,6 +129,24 @@ class FakeMover : public dataplane::MoverLink {
       return dataplane::CopyResult{};
     });
   }
+  Status AttachRing(uint64_t, const Deadline&) override {
+    return Do("AttachRing", []() -> Status { return {}; });
+  }
+  // Requires ranges of kPiece bytes each, as Program has.
+  Status LoadFrom(const dataplane::LoadSource& source, const GoOn& go_on,
+                  const Deadline&) override {
+    return Do("LoadFrom", [&]() -> Status {
+      std::string buffer(dataplane::LoadSource::kItemBytes, '\0');
+      for (size_t item = 0; item < source.items(); ++item) {
+        std::vector<dataplane::LoadPart> parts;
+        STASIS_TRY(source.Read(item, buffer.data(), parts));
+        STASIS_TRY(go_on(0));
+        std::lock_guard lock(mutex_);
+        for (const auto& part : parts) STASIS_TRY(Write(part, buffer));
+      }
+      return source.Check(Hashes());
+    });
+  }
   Result<std::vector<UniqueFd>> Export(const Deadline&) override {
     return Do("Export", [&]() -> Result<std::vector<UniqueFd>> {
       std::lock_guard lock(mutex_);
@@ -175,6 +193,21 @@ class FakeMover : public dataplane::MoverLink {
   Id128 HashOf(int fd) const {
     std::string bytes(kPiece, '\0');
     return ::pread(fd, bytes.data(), bytes.size(), 0) < 0 ? Id128{} : key_->Hash(bytes);
+  }
+  std::vector<Id128> Hashes() const {
+    std::lock_guard lock(mutex_);
+    std::vector<Id128> hashes;
+    for (const auto& fd : memory_) hashes.push_back(HashOf(fd.get()));
+    return hashes;
+  }
+  // Requires the mutex.
+  Status Write(const dataplane::LoadPart& part, const std::string& buffer) const {
+    const std::string zeros(part.bytes, '\0');
+    const char* from = part.zero ? zeros.data() : buffer.data() + part.buffer_offset;
+    const UniqueFd& memory = memory_.at(part.device_offset / kPiece);
+    const auto at = static_cast<off_t>(part.device_offset % kPiece);
+    if (::pwrite(memory.get(), from, part.bytes, at) == static_cast<ssize_t>(part.bytes)) return {};
+    return FailErrno(errno, "write to fake memory");
   }
   // Requires the mutex.
   void Drop() {
