@@ -45,6 +45,8 @@ ALLOWED = {
     'device': 'ipc process abi base',
     'ipc': 'process base',
     'process': 'base abi',
+    # The policy by which programs share GPUs.
+    'sharing': '',
     'config': 'base',
     'base': 'abi',
     # The drivers' functions, structures and kinds. Needs nothing but libc.
