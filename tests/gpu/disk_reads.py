@@ -50,7 +50,7 @@ def body(machine):
         drop_caches()
         account = job.restore(machine.images / "three").json()
         report.number("restore:", account["image_bytes"] / account["total_s"] / 1e9, "GB/s")
-        report.number("… its data-read alone:", account["image_bytes"] / phases(account)["data-read"] / 1e9, "GB/s")
+        report.number("… its GPU data alone:", account["shared_bytes"] / phases(account)["data-load"] / 1e9, "GB/s")
         job.wait_rounds(3, 60)
         report.number(f"dd, {len(packs['two'])} packs, 8 at a time:", read(packs["two"], 8) / 1e9, "GB/s")
         job.finish()
