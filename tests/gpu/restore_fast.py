@@ -30,7 +30,8 @@ class Subject:
     def measure_wire(self):
         """`stasis bench` copies 1 GiB of pinned memory five times and reports the best."""
         size = "64MiB" if SOFT else "2GiB"
-        done = self.machine.stasis(None, "bench", "--size", size, "--rounds", "1", "--driver-rounds", "0", timeout_s=100)
+        done = self.machine.stasis(None, "bench", "--size", size, "--rounds", "1", "--driver-rounds", "0",
+                                   timeout_s=100)
         self.wire = done.json()["wire"]["to_gpu_bytes_per_s"]
         self.report.number("PCIe to the GPU:", self.wire / 1e9, "GB/s")
 
