@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <deque>
 
 #include "base/file.h"
 
@@ -278,14 +279,16 @@ Status Mover::CopyFrom(const LoadSource& source, const GoOn& go_on, const Deadli
     if (!deadline.passed()) return go_on(loaded);
     return Fail(Code::kDeadlineExceeded, "it took too long to read the GPU data");
   };
-  // The reply to a request says that the batch before it has arrived.
-  for (std::vector<size_t> before;;) {
+  std::deque<std::vector<size_t>> in_flight;  // the buffers of each batch
+  for (;;) {
     STASIS_ASSIGN(RingFeed::Batch batch, feed.Next(wire::kMaxBatch, go_on_now));
     if (batch.parts.empty()) break;
     STASIS_ASSIGN(const uint64_t bytes, SendParts(batch.parts, deadline));
     loaded += bytes;
-    feed.Reuse(before);
-    before = std::move(batch.buffers);
+    in_flight.push_back(std::move(batch.buffers));
+    if (in_flight.size() < wire::kBatchesInFlight) continue;
+    feed.Reuse(in_flight.front());
+    in_flight.pop_front();
   }
   if (loaded == total_bytes_) return go_on(loaded);
   return Fail(Code::kInternal, "the source does not have the requested number of bytes");

@@ -56,6 +56,8 @@ inline constexpr uint32_t kVersion = 6;
 
 // The kernel passes at most 253 descriptors in a message.
 inline constexpr uint32_t kMaxBatch = 200;
+// The reply to load-parts says that fewer batches than this are in flight: the oldest has arrived.
+inline constexpr size_t kBatchesInFlight = 3;
 
 enum class Op : uint32_t {
   kHello = 1,

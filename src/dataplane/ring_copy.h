@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "dataplane/gpu.h"
 #include "dataplane/load_source.h"
+#include "dataplane/mover_protocol.h"
 
 namespace stasis::dataplane {
 
@@ -16,20 +17,19 @@ class RingCopier {
   explicit RingCopier(const Gpu& gpu) : gpu_(gpu) {}
   RingCopier(const RingCopier&) = delete;
 
-  // Submits the copies of a batch to the memory at `base`, and returns when all earlier batches
-  // have arrived.
+  // Submits the copies of a batch to the memory at `base`, and waits until fewer than
+  // wire::kBatchesInFlight batches are in flight.
   Status Copy(const char* ring, cu::CUdeviceptr base, const std::vector<LoadPart>& parts);
   // Returns when everything has arrived.
   Status Wait();
 
  private:
-  static constexpr size_t kBatches = 2;  // in flight
-
   Status Start();
 
   const Gpu& gpu_;
-  cu::CUstream streams_[kBatches] = {};
-  cu::CUevent events_[kBatches] = {};
+  // One stream, because copies of several would share the bandwidth and end together.
+  cu::CUstream stream_ = nullptr;
+  cu::CUevent events_[wire::kBatchesInFlight] = {};
   size_t submitted_ = 0;
 };
 

@@ -6,26 +6,38 @@
 #include <utility>
 
 #include "base/parallel.h"
+#include "dataplane/mover_protocol.h"
 
 namespace stasis::dataplane {
 namespace {
 
-constexpr unsigned kMoreThreads = 2;  // in addition to one per processor; they wait for the storage
+// Processors for the mover and for the thread that sends batches. With more threads than processors
+// loads took 1.3 to 1.8 times as long (docs/measurements/images.md).
+constexpr unsigned kOtherThreads = 2;
+constexpr unsigned kLeastThreads = 4;  // they also wait for the storage
 // One buffer is being read, one waits, and one is being copied.
 constexpr uint64_t kBuffersOfThread = 3;
+// A batch has at most this share of the buffers, so that readers always have some.
+constexpr uint64_t kBatchesOfRing = wire::kBatchesInFlight + 1;
 constexpr auto kInterval = std::chrono::milliseconds(100);
 
-unsigned MostThreads() { return ProcessorCount() + kMoreThreads; }
+unsigned MostThreads() {
+  return std::max(ProcessorCount(), kLeastThreads + kOtherThreads) - kOtherThreads;
+}
 
 }  // namespace
 
 uint64_t RingFeed::RingBytes(uint64_t load_bytes) {
   const uint64_t needed = (load_bytes + LoadSource::kItemBytes - 1) / LoadSource::kItemBytes;
-  return std::clamp<uint64_t>(needed, 2, kBuffersOfThread * MostThreads()) * LoadSource::kItemBytes;
+  return std::clamp<uint64_t>(needed, kBatchesOfRing, kBuffersOfThread * MostThreads()) *
+         LoadSource::kItemBytes;
 }
 
 RingFeed::RingFeed(const LoadSource& source, char* ring, uint64_t ring_bytes)
-    : source_(source), ring_(ring), most_buffers_(ring_bytes / LoadSource::kItemBytes / 2) {
+    : source_(source),
+      ring_(ring),
+      most_buffers_(ring_bytes / LoadSource::kItemBytes / kBatchesOfRing),
+      least_buffers_(most_buffers_ / 2) {
   assert(most_buffers_ > 0);
   for (size_t i = ring_bytes / LoadSource::kItemBytes; i > 0; --i) free_.push_back(i - 1);
   threads_ = StartThreads(std::min<size_t>(source_.items(), MostThreads()), [this] { Fill(); });
@@ -68,7 +80,12 @@ void RingFeed::FillOne(std::unique_lock<std::mutex>& lock) {
     stop_ = true;
     if (error_) error_ = std::move(read);
   }
-  has_filled_.notify_one();
+  if (IsBatch() || !error_) has_filled_.notify_one();
+}
+
+bool RingFeed::IsBatch() const {
+  const bool nothing_comes = reading_ == 0 && (next_ == source_.items() || free_.empty());
+  return !filled_.empty() && (filled_.size() >= least_buffers_ || nothing_comes);
 }
 
 RingFeed::Batch RingFeed::Take(size_t most) {
@@ -90,7 +107,7 @@ Result<RingFeed::Batch> RingFeed::Next(size_t most, const std::function<Status()
   std::unique_lock lock(mutex_);
   for (;;) {
     if (!error_) return Fail(error_.error());
-    if (!filled_.empty()) return Take(most);
+    if (IsBatch()) return Take(most);
     if (next_ == source_.items() && reading_ == 0) return Batch{};
     if (threads_.empty()) {
       FillOne(lock);

@@ -18,7 +18,8 @@ namespace stasis::dataplane {
 // One thread calls Next and Reuse.
 class RingFeed {
  public:
-  // Returns the size of a ring for a load of `load_bytes`: at least two buffers.
+  // Returns the size of a ring for a load of `load_bytes`: at least a buffer for each batch in
+  // flight, and one more.
   static uint64_t RingBytes(uint64_t load_bytes);
 
   // Starts to read. The source and the ring, whose size must be one of RingBytes, must outlive this
@@ -31,9 +32,9 @@ class RingFeed {
     std::vector<LoadPart> parts;  // offsets in the ring; empty after the last part
     std::vector<size_t> buffers;  // no later batch needs these buffers
   };
-  // Waits for parts that have been read, and returns up to `most` of them, from at most half of the
-  // buffers. Returns the first error of a read. Calls `go_on` at once and every 100 ms, and returns
-  // its error.
+  // Waits until an eighth of the buffers has been read, or as many as can be, and returns up to
+  // `most` of their parts, from at most a quarter of the buffers. Returns the first error of a
+  // read. Calls `go_on` at once and every 100 ms, and returns its error.
   Result<Batch> Next(size_t most, const std::function<Status()>& go_on);
   // Allows these buffers to be overwritten.
   void Reuse(const std::vector<size_t>& buffers);
@@ -46,12 +47,15 @@ class RingFeed {
   };
   void Fill();
   void FillOne(std::unique_lock<std::mutex>& lock);
+  bool IsBatch() const;
   Batch Take(size_t most);
 
   const LoadSource& source_;
   char* const ring_;
   const size_t most_buffers_;  // of a batch
-  std::mutex mutex_;           // guards all below, except threads_
+  // Of a batch, unless no more can be read: a request for each buffer would cost too much.
+  const size_t least_buffers_;
+  std::mutex mutex_;  // guards all below, except threads_
   std::condition_variable has_free_;
   std::condition_variable has_filled_;
   std::vector<size_t> free_;

@@ -65,7 +65,7 @@ class Runner {
   };
 
   Status Execute(const Phase& phase, Scope& scope);
-  void NoteEnd(const std::string& name, bool succeeded);
+  void NoteEnd(const std::string& name, const Status& status);
   bool AllThreadsWait() const;
 
   const Plan::RunOptions& options_;
@@ -77,6 +77,7 @@ class Runner {
   bool committed_ = false;
   std::map<std::string, bool> ended_;  // true: succeeded
   bool failed_ = false;
+  std::string cause_;  // the error of the first phase that failed
   Status late_failure_;
   std::set<std::thread::id> at_work_;  // threads of the step that have not ended
   std::list<Wait> waits_;
@@ -139,7 +140,7 @@ class Runner::Scope : public PhaseScope {
     runner_.waits_.erase(wait);
     assert(is_ready || is_vain || runner_.failed_);
     if (is_ready) return {};
-    if (!is_vain) return Fail(StoppedByOther());
+    if (!is_vain) return Fail(StoppedByOther(runner_.cause_));
     return Fail(Code::kInternal,
                 fmt::format("phase {} waits, and no other phase can wake it", phase_.name));
   }
@@ -175,10 +176,11 @@ Status Runner::Execute(const Phase& phase, Scope& scope) {
   return {};
 }
 
-void Runner::NoteEnd(const std::string& name, bool succeeded) {
+void Runner::NoteEnd(const std::string& name, const Status& status) {
   std::lock_guard lock(mutex_);
-  ended_[name] = succeeded;
-  failed_ |= !succeeded;
+  ended_[name] = status.has_value();
+  if (!status && !failed_) cause_ = status.error().ToString();
+  failed_ |= !status;
   changed_.notify_all();
 }
 
@@ -194,8 +196,9 @@ bool Runner::AllThreadsWait() const {
 
 Status Runner::RunPhase(const Phase& phase, bool parallel, int parent) {
   if (Cancelled()) {
-    NoteEnd(phase.name, false);
-    return Fail(Code::kCancelled, "cancelled");
+    const Status cancelled = Fail(Code::kCancelled, "cancelled");
+    NoteEnd(phase.name, cancelled);
+    return cancelled;
   }
   if (options_.progress.begin) options_.progress.begin(phase.name);
   size_t report;
@@ -211,7 +214,7 @@ Status Runner::RunPhase(const Phase& phase, bool parallel, int parent) {
   Stopwatch watch;
   Status status = Annotate(Execute(phase, scope), phase.name);
   const bool later = !status && phase.fails_late;
-  NoteEnd(phase.name, status.has_value() || later);
+  NoteEnd(phase.name, later ? Status() : status);
   PhaseReport done;
   {
     std::lock_guard lock(mutex_);

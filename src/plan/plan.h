@@ -71,11 +71,12 @@ class PhaseScope {
   virtual bool Cancelled() const = 0;
 };
 
-// The error of a phase that stops because a parallel phase has failed. It never becomes the error
-// of the plan.
-inline Error StoppedByOther() {
+// The error of a phase that stops because a parallel phase has failed with `cause`. It never
+// becomes the error of the plan, but others may see it, such as a CRIU that the phase answers.
+inline Error StoppedByOther(const std::string& cause = "") {
   Error error{Code::kCancelled};
   error.message = "cancelled because a parallel phase failed";
+  if (!cause.empty()) error.message += ": " + cause;
   return error;
 }
 

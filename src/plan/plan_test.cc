@@ -174,6 +174,8 @@ TEST_F(PlanTest, AwaitingAFailedPhaseIsNotTheCause) {
   Phase waiting = Step("waiting");
   waiting.run = [&](PhaseScope& scope) -> Status {
     Status failed = scope.Await("b");
+    EXPECT_NE(failed.error().message.find("parallel phase failed: b: "), std::string::npos)
+        << failed.error().message;
     EXPECT_TRUE(scope.Abandoned());
     EXPECT_EQ(failed.error().code, Code::kCancelled);
     return failed;

@@ -178,8 +178,8 @@ class RepositoryTest : public ::testing::Test {
     EXPECT_TRUE(report) << report.error().ToString();
     return report ? *report : GcReport{};
   }
-  // Removes everything that was left behind by killed processes, regardless of its age. Nothing else
-  // may use the repository meanwhile.
+  // Removes everything that was left behind by killed processes, regardless of its age. Nothing
+  // else may use the repository meanwhile.
   GcReport MustCollectAll() {
     GcOptions options;
     options.abandoned = std::chrono::nanoseconds(-1'000'000'000);

@@ -18,7 +18,7 @@ namespace {
 
 using namespace testing;  // NOLINT
 
-constexpr PackLimits kMany{10 * kBlock, 4};
+constexpr PackLimits kMany{uint64_t{10} * kBlock, 4};
 
 TEST_F(SharedUnitsTest, TheMoreBytesTheMorePacksUpToABound) {
   struct Row {
@@ -71,7 +71,7 @@ TEST_F(SharedUnitsTest, SeveralPacksAreSharedCheckedAndFreed) {
   // image whose packs all have enough of the 10 unchanged blocks to be linked by the second one.
   uint64_t added = 0;
   std::vector<Pack> packs;
-  const auto suits = [&] { return packs.size() == 7 && added == 30 * kBlock; };
+  const auto suits = [&] { return packs.size() == 7 && added == uint64_t{30} * kBlock; };
   for (int attempt = 0; attempt < 20 && !suits(); ++attempt) {
     for (const char* name : {"a", "b"}) (void)DeleteImage(store_ / name);
     Dump("a", memory, options);
@@ -105,7 +105,7 @@ int FillSecondPack(const std::string& store, const std::string& size) {
     auto writer = ImageWriter::Begin(store, "a");
     if (!writer) return 110;
     WriteOptions options;
-    options.packs = {20 * kBlock, 4};
+    options.packs = {uint64_t{20} * kBlock, 4};
     const std::string memory = Memory(1);
     auto written = WriteBlocks(
         **writer, Key(), {{{0, 0x7f0000000000, memory.size(), kBlock, {}, 4711}, memory}}, options);

@@ -5,6 +5,7 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import sys
 import time
 
@@ -332,7 +333,8 @@ def agent_replaced(world, stage, mounted):
     """An upgrade replaces the agent's library while the container runs with the old one."""
     library = world.folder / "tmp" / "agents" / "libstasis-agent.so"
     library.parent.mkdir(exist_ok=True)
-    shutil.copy(world.build / "lib" / "libstasis-agent.so", library)
+    # As installed: with the symbols of a build it is too large for CRIU to save it as a deleted file.
+    subprocess.run(["strip", "-o", library, world.build / "lib" / "libstasis-agent.so"], check=True)
     mount = (library, "/opt/library.so", "ro") if mounted == "file" else (library.parent, "/opt/library", "ro")
     preload = "/opt/library.so" if mounted == "file" else "/opt/library/libstasis-agent.so"
     edits = ({"LD_PRELOAD": preload}, [mount])

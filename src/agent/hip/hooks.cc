@@ -170,9 +170,11 @@ STASIS_HIP_SHARES_POOL(hipMemPoolImportFromShareableHandle,
       ":\n" STASIS_JUMP(#symbol) "  .size " #symbol ", .-" #symbol "\n");
 #include "agent/hip/hooks.def"
 
-// In the order of STASIS_HIP_BIND in hooks.def.
+// In the order of STASIS_HIP_BIND in hooks.def. The linker gives these names to a section's bounds.
+// NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming)
 extern "C" __attribute__((visibility("hidden"))) void* __start_stasis_hip_slots[];
 extern "C" __attribute__((visibility("hidden"))) void* __stop_stasis_hip_slots[];
+// NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming)
 
 #define STASIS_GATED(symbol, parameters, arguments) \
   STASIS_EXPORT hipError_t symbol parameters {      \
@@ -311,9 +313,10 @@ constexpr Hooked kHooked;
 struct MustHook {
   bool at[kFunctionCount] = {};
   constexpr MustHook() {
-    // NOLINTNEXTLINE(readability-identifier-naming)
+    // NOLINTBEGIN(readability-identifier-naming): the names are those of the table's kinds
     constexpr bool Lookup = false, Init = false, Query = false, Poll = true, Wait = true,
                    Checkpoint = false, Object = true, Memory = true, Submit = true;
+    // NOLINTEND(readability-identifier-naming)
 #define STASIS_DRIVER_FN(symbol, since, kind, parameters, arguments) at[k_##symbol] = kind;
 #include "abi/cuda/driver_functions.def"
   }

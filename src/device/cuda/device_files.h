@@ -14,8 +14,8 @@
 namespace stasis::device::cuda {
 
 // Matches the driver's library, even if deleted since: libcuda.so.1, libcuda.so.580.159.04,
-// libamdhip64.so.6. Excludes the stub for linking on machines without a driver: no process can use a
-// GPU through it.
+// libamdhip64.so.6. Excludes the stub for linking on machines without a driver: no process can use
+// a GPU through it.
 bool IsDriverLibrary(std::string_view path);
 
 struct Footprint {
