@@ -196,7 +196,7 @@ bool Runner::AllThreadsWait() const {
 
 Status Runner::RunPhase(const Phase& phase, bool parallel, int parent) {
   if (Cancelled()) {
-    const Status cancelled = Fail(Code::kCancelled, "cancelled");
+    Status cancelled = Fail(Code::kCancelled, "cancelled");
     NoteEnd(phase.name, cancelled);
     return cancelled;
   }
