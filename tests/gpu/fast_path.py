@@ -550,7 +550,7 @@ def steps(machine):
     # A fixed share; otherwise the pool would take three quarters of the GPU.
     jax = program("jax", "jax_loop.py", "--memory", 16, env={"XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
     jax_pool = program("jax-preallocated", "jax_loop.py", "--memory", 8, env={
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "true", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.12"})
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "true", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2"})
     cupy = program("cupy", "cupy_loop.py", "--memory", 16)
     def both_kinds(name, script, *words):
         """Three processes of each kind, in turns, on the same cores and as similar as possible."""
