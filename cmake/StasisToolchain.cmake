@@ -31,6 +31,7 @@ set(STASIS_SANITIZE "" CACHE STRING "Sanitizers: address,undefined or thread")
 if(STASIS_SANITIZE)
   add_compile_options(-fsanitize=${STASIS_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${STASIS_SANITIZE})
+  add_compile_definitions(STASIS_SANITIZED)
 endif()
 # GCC 12 reports false positives in inlined standard containers under sanitizers and at -O2.
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND (STASIS_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Release"))

@@ -12,8 +12,6 @@
 namespace softgpu::test {
 namespace {
 
-constexpr size_t kMiB = 1 << 20;
-
 // The target of most tests: a program with every kind of memory that a checkpoint saves. For each
 // input line it works on all of its memory and prints the sum.
 struct Program {

@@ -10,8 +10,6 @@
 namespace softgpu::test {
 namespace {
 
-constexpr size_t kMiB = 1 << 20;
-
 using MemoryTest = WithContext;
 
 TEST_F(MemoryTest, AllocationAndFreeChangeFreeMemory) {

@@ -7,7 +7,6 @@
 namespace softgpu::test {
 namespace {
 
-constexpr size_t kMiB = 1 << 20;
 constexpr size_t kSize = 4 * kMiB;
 
 CUmemAllocationProp Properties(bool shareable = false) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/types.h>
 
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <vector>
@@ -14,6 +15,8 @@
 namespace softgpu::test {
 
 using namespace stasis::cuda;
+
+inline constexpr size_t kMiB = 1 << 20;
 
 std::string Name(CUresult result);
 #define EXPECT_CU(expected, call) EXPECT_EQ(Name(expected), Name(call)) << #call

@@ -105,7 +105,7 @@ void HammerWithoutLocks(int rounds) {
   EXPECT_EQ(found, 0);
 }
 
-#if defined(__SANITIZE_THREAD__)
+#ifdef STASIS_SANITIZED
 constexpr int kRounds = 5000;
 #else
 constexpr int kRounds = 100000;

@@ -19,8 +19,6 @@ namespace {
 
 using namespace stasis::cuda;  // NOLINT
 
-constexpr uint64_t kMiB = 1 << 20;
-
 // While one call blocks in the driver, the agent still answers, and other threads can query memory
 // and allocate where there is space.
 TEST(Client, IsAnsweredWhileACallBlocksInTheDriver) {

@@ -9,7 +9,6 @@ namespace {
 
 using gpu_state::CloseGates;
 using gpu_state::GateOwner;
-constexpr auto kKeep = agent_client::AgentClient::Floor::kKeep;
 
 struct Two {
   Target first{{"direct"}}, second{{"direct"}};

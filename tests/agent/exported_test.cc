@@ -11,7 +11,6 @@ namespace {
 
 using namespace stasis::cuda;  // NOLINT
 
-constexpr const char* kInvalidValue = "error 1";
 constexpr const char* kBytes = "4194304";
 
 std::string Import(Target& importer, Target& owner, const std::string& file) {

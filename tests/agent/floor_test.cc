@@ -9,9 +9,6 @@ namespace {
 
 using namespace stasis::cuda;  // NOLINT
 
-constexpr size_t kMiB = 1 << 20;
-constexpr auto kKeep = agent_client::AgentClient::Floor::kKeep;
-
 // Allocates the rest of the GPU's memory.
 struct Hog {
   Hog() {

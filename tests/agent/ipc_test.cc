@@ -15,7 +15,6 @@ namespace {
 
 using namespace stasis::cuda;  // NOLINT
 
-constexpr const char* kInvalidValue = "error 1";
 constexpr const char* kInvalidContext = "error 201";
 
 // While an object exists, the target cannot get new descriptors.

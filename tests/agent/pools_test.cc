@@ -9,7 +9,6 @@ namespace {
 
 using namespace stasis::cuda;  // NOLINT
 
-constexpr uint64_t kMiB = 1 << 20;
 const std::string kThreshold = "4 ", kReserved = "5", kUsed = "7", kUsedHigh = "8";
 
 // A thread of the agent frees memory after an unspecified time.

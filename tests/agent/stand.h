@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,10 @@ namespace stasis::agent_test {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+inline constexpr uint64_t kMiB = 1 << 20;
 inline constexpr milliseconds kLong = seconds(20);
+inline constexpr auto kKeep = agent_client::AgentClient::Floor::kKeep;
+inline constexpr const char* kInvalidValue = "error 1";  // a target's answer
 inline constexpr auto kNot = agent_client::AgentClient::Hold::kNot;
 inline constexpr auto kUntilCommit = agent_client::AgentClient::Hold::kUntilCommit;
 

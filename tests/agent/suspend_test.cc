@@ -8,8 +8,6 @@ namespace {
 
 using namespace stasis::cuda;  // NOLINT
 
-constexpr uint64_t kMiB = 1 << 20;
-
 // Allocations of every size class, each filled with different words.
 std::vector<std::string> FillAll(Target& target) {
   std::vector<std::string> pieces;

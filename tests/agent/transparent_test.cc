@@ -9,8 +9,6 @@ namespace {
 
 using namespace stasis::cuda;  // NOLINT
 
-constexpr uint64_t kMiB = 1 << 20;
-
 TEST(Transparent, QueriesReportTheAllocationAndNotItsSlab) {
   Target target({"direct"});
   std::map<std::string, int> ids;

@@ -13,8 +13,6 @@
 namespace stasis::dataplane::testing {
 namespace {
 
-constexpr uint64_t kMib = 1u << 20;
-
 std::string Random(size_t bytes, uint64_t seed) {
   std::mt19937_64 numbers(seed);
   std::string data(bytes, '\0');

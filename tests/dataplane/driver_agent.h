@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -18,6 +19,8 @@
 #include "dataplane/mover_client.h"
 
 namespace stasis::dataplane::testing {
+
+inline constexpr uint64_t kMib = 1 << 20;
 
 #define ASSERT_DONE(expression)                                                     \
   do {                                                                              \

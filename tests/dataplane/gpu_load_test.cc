@@ -16,7 +16,6 @@ using plan::Phase;
 using plan::PhaseScope;
 using plan::Plan;
 
-constexpr uint64_t kMib = 1u << 20;
 constexpr uint64_t kDriver = 24 * kMib;
 
 // The data of one program, in an arena that is then overwritten.

@@ -17,8 +17,6 @@
 namespace stasis::dataplane::testing {
 namespace {
 
-constexpr uint64_t kMib = 1u << 20;
-
 using MoverFaultTest = DataplaneTest;
 
 // The driver calls of a save and of a load, in order. The mover is killed inside each of them.

@@ -12,8 +12,6 @@
 namespace stasis::dataplane::testing {
 namespace {
 
-constexpr uint64_t kMib = 1u << 20;
-
 using MoverTest = DataplaneTest;
 
 // Suspends: afterwards only the arena has the data.

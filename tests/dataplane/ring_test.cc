@@ -9,7 +9,6 @@
 namespace stasis::dataplane::testing {
 namespace {
 
-constexpr uint64_t kMib = 1u << 20;
 constexpr BlockSecret kSecret{7};
 
 // The bytes of a program's memory, as a source. Blocks of zeros are not read.

@@ -19,7 +19,7 @@ PROGRAMS = ["stasis", "stasis-mover", "stasis-device-helper"]
 HOW_LONG = {"from then on": "+", "once": ""}
 # An upper bound for the starts of a command.
 MOST_STARTS = 200
-STEP = 31
+STEP = 61
 # Words in the message if Stasis met the limit, with advice; or the driver's error.
 REASON, ADVICE, DRIVER = "Resource temporarily unavailable", "ulimit -u", "CUDA_ERROR_OPERATING_SYSTEM"
 
