@@ -30,6 +30,7 @@ Phase DumpRun::Stop() {
   return {.name = "stop",
           .run = [this](PhaseScope&) -> Status {
             STASIS_TRY(MarkMoved(jobs::kPerhapsMovedTo));
+            STASIS_TRY(session_.journal->NoteStopped(ToContinue()));
             StopLiving();
             return CheckHeldByCriu();
           },
@@ -79,13 +80,21 @@ void DumpRun::StopLiving() const {
   }
 }
 
-// A process that was stopped before the dump stays stopped.
-void DumpRun::ContinueLiving() const {
+// Returns the processes that the undo continues: one that was stopped before the dump stays
+// stopped.
+std::vector<process::ProcessId> DumpRun::ToContinue() const {
   const auto& members = survey_.tree.members;
+  std::vector<process::ProcessId> found;
   for (const process::ProcessId& id : living_) {
     const auto before = std::find_if(members.begin(), members.end(),
                                      [&](const auto& member) { return member.id == id; });
-    if (before != members.end() && before->state == 'T') continue;
+    if (before == members.end() || before->state != 'T') found.push_back(id);
+  }
+  return found;
+}
+
+void DumpRun::ContinueLiving() const {
+  for (const process::ProcessId& id : ToContinue()) {
     if (process::IsAlive(id)) (void)::kill(id.pid.value, SIGCONT);
   }
 }

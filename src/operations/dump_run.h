@@ -88,6 +88,7 @@ class DumpRun {
   plan::Phase Switch();
   Status SwitchOver(plan::PhaseScope& scope);
   void StopLiving() const;
+  std::vector<process::ProcessId> ToContinue() const;
   void ContinueLiving() const;
   Status CheckHeldByCriu() const;
 

@@ -135,9 +135,7 @@ Result<std::string> EndMovedProgram(const Operation& operation) {
 
 // Continues the processes that the phase `stop` of a dump has stopped.
 void ContinueStopped(const Operation& operation) {
-  const auto& begun = operation.phases_begun;
-  if (std::find(begun.begin(), begun.end(), "stop") == begun.end()) return;
-  for (const auto& id : operation.members) {
+  for (const auto& id : operation.stopped) {
     if (process::IsAlive(id)) (void)::kill(id.pid.value, SIGCONT);
   }
 }

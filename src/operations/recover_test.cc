@@ -42,6 +42,7 @@ plan::Operation WriteEntry(World& world, const Interrupted& what,
   if (change) change(operation);
   EXPECT_TRUE(journal->Begin(operation));
   EXPECT_TRUE(journal->NoteElsewhere(operation.elsewhere));
+  EXPECT_TRUE(journal->NoteStopped(operation.stopped));
   for (const auto& phase : what.phases) {
     EXPECT_TRUE(journal->PhaseBegins(phase));
     EXPECT_TRUE(journal->PhaseEnded(phase));
@@ -249,22 +250,25 @@ TEST(RecoverTableTest, ADumpWhoseFirstProcessEndedLeavesTheRest) {
 // program may run there.
 std::pair<bool, std::string> RecoverMoved(World& world, plan::Elsewhere at) {
   WriteEntry(world, {"dump", {"commit", "hand-over", "stop"}}, world.Record(),
-             [&](plan::Operation& operation) { operation.elsewhere = at; });
+             [&](plan::Operation& operation) {
+               operation.elsewhere = at;
+               operation.stopped = {operation.members.front()};
+             });
   for (const auto& process : world.program.processes()) {
     EXPECT_EQ(::kill(process->id.pid.value, SIGSTOP), 0);
   }
   return Recover(world);
 }
 
-TEST(RecoverTableTest, AProgramThatStaysIsContinued) {
+TEST(RecoverTableTest, AProgramThatStaysIsContinuedButForStoppedProcesses) {
   World world(2);
   auto [ok, outcome] = RecoverMoved(world, plan::Elsewhere::kNo);
   EXPECT_TRUE(ok) << outcome;
   EXPECT_NE(outcome.find("the program is as it was before"), std::string::npos) << outcome;
   EXPECT_EQ(world.program.WhyNotRunning(1), "");
-  for (const auto& process : world.program.processes()) {
-    EXPECT_NE(process::ReadStat(process->id.pid)->state, 'T');
-  }
+  const auto& processes = world.program.processes();
+  EXPECT_NE(process::ReadStat(processes[0]->id.pid)->state, 'T');
+  EXPECT_EQ(process::ReadStat(processes[1]->id.pid)->state, 'T') << "the user had stopped it";
 }
 
 TEST(RecoverTableTest, AProgramThatMayRunElsewhereIsEnded) {

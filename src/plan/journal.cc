@@ -108,6 +108,7 @@ Operation OperationFrom(const json& j) {
   op.job = BytesFrom(j, "job");
   op.leave_running = j.at("leave_running").get<bool>();
   op.id = j.value("operation", "");
+  for (const auto& s : j.value("stopped", json::array())) op.stopped.push_back(ProcessIdFrom(s));
   // A value that only a later version knows counts as "perhaps".
   const int elsewhere = j.value("elsewhere", 0);
   op.elsewhere = elsewhere == 0   ? Elsewhere::kNo
@@ -316,6 +317,10 @@ Status Journal::NoteMembers(const std::vector<ProcessId>& members) {
 
 Status Journal::NoteElsewhere(Elsewhere elsewhere) {
   return Append(json{{"note", {{"elsewhere", static_cast<int>(elsewhere)}}}}.dump());
+}
+
+Status Journal::NoteStopped(const std::vector<ProcessId>& stopped) {
+  return Append(json{{"note", {{"stopped", ToJson(stopped)}}}}.dump());
 }
 
 Status Journal::NoteRestored(const ProcessId& shim, const ProcessId& root) {

@@ -64,6 +64,8 @@ struct Operation {
   std::string job;
   bool leave_running = false;
   Elsewhere elsewhere = Elsewhere::kNo;  // a note of a dump that moves the program
+  // A note of such a dump: the processes that it stops, without those that were stopped before.
+  std::vector<process::ProcessId> stopped;
   std::string id;  // id of the operation; written by Begin(). Empty in entries of older versions
 
   // Set when an entry is read.
@@ -100,6 +102,8 @@ class Journal {
   Status NoteMembers(const std::vector<process::ProcessId>& members);
   // During a dump that moves the program: notes whether the program may run on the other host.
   Status NoteElsewhere(Elsewhere elsewhere);
+  // Before such a dump stops these processes: recovery continues them.
+  Status NoteStopped(const std::vector<process::ProcessId>& stopped);
   Status NoteRestored(const process::ProcessId& shim, const process::ProcessId& root);
   // Removes the entry at the end of the operation.
   Status Finish();

@@ -75,6 +75,7 @@ TEST_F(JournalTest, LaterNotesAndEndedPhasesAreRead) {
     ASSERT_TRUE(journal->NoteMembers({{{4711}, 17}, {{4712}, 18}}));
     ASSERT_TRUE(journal->PhaseEnded("describe") && journal->PhaseBegins("commit"));
     ASSERT_TRUE(journal->NoteElsewhere(Elsewhere::kPerhaps));
+    ASSERT_TRUE(journal->NoteStopped({{{4712}, 18}}));
   }
   auto entries = ScanJournal(paths_, Deadline::In(milliseconds(100)));
   ASSERT_TRUE(entries);
@@ -84,6 +85,7 @@ TEST_F(JournalTest, LaterNotesAndEndedPhasesAreRead) {
   EXPECT_EQ(operation.phases_begun, (std::vector<std::string>{"describe", "commit"}));
   EXPECT_EQ(operation.phases_ended, std::vector<std::string>{"describe"});
   EXPECT_EQ(operation.elsewhere, Elsewhere::kPerhaps);
+  EXPECT_EQ(operation.stopped, (std::vector<process::ProcessId>{{{4712}, 18}}));
 }
 
 TEST_F(JournalTest, AKilledOperationIsFoundWithItsState) {
