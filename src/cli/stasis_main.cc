@@ -44,6 +44,7 @@ constexpr VerbRow kVerbs[] = {
     {RegisterRepo},
     {RegisterKey},
     {RegisterArena},
+    {RegisterShare},
     {RegisterGpu},
     {RegisterCheck},
     {RegisterContainer},
