@@ -51,7 +51,7 @@ class Walk:
 
     def __call__(self, name, *words, expect=0, **more):
         """Runs the command NAME with more words; `image-ls` means `image ls`."""
-        inner = name.split("-")[0] in ("image", "arena", "gpu", "config", "daemon", "container", "cdi", "key", "repo")
+        inner = name.split("-")[0] in ("image", "arena", "gpu", "config", "daemon", "container", "cdi", "key", "repo", "share")
         document = self.world.stasis("--json", *name.split("-", 1 if inner else 0), *words, expect=expect, **more).json()
         self.check("error" if "error" in document else name, document)
         return document
@@ -61,8 +61,9 @@ def verbs(world, path=()):
     text = world.stasis(*path, "--help").out
     if "Subcommands:" not in text:
         return {"-".join(path)}
+    own = {"share"} & {"-".join(path)}  # also a command by itself
     inner = re.findall(r"^  ([a-z-]+)[, ]", text.split("Subcommands:")[1], re.M)
-    return set().union(*(verbs(world, (*path, verb)) for verb in inner))
+    return own.union(*(verbs(world, (*path, verb)) for verb in inner))
 
 
 def start(world, run, job):
