@@ -16,8 +16,10 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "agent_protocol/protocol.h"
+#include "base/fd.h"
 #include "base/result.h"
 #include "process/proc.h"
 
@@ -32,6 +34,9 @@ struct AgentWants {
     uint64_t number = 0;         // identifies it in the answer; a number is not used again
     uint64_t bytes = 0;          // the size that the driver could not allocate
     agent_protocol::Uuid gpu{};  // gpu_state::UuidOf converts it
+    // How often it was tried again after an answer, and failed: more room is needed than `bytes`,
+    // or another program has taken it.
+    uint32_t attempts = 0;
   };
   // The first one that waits, if there are several. When it has been answered, the next follows.
   std::optional<Allocation> allocation;
@@ -43,7 +48,7 @@ struct AgentUse {
 
   uint64_t calls = 0;         // of GPU functions so far; only the difference of two values counts
   bool in_call = false;       // a thread is in a GPU function, for example one that waits for work
-  Clock::time_point asked{};  // this is how things were at or after this time
+  Clock::time_point answered{};  // when this answer arrived
   // The last use that the answers show: the last time at which `calls` had changed since the answer
   // before, or `in_call` was set. It lies at most one interval between two answers too late.
   Clock::time_point last_use{};
@@ -77,6 +82,11 @@ class AgentWatches {
   virtual Result<std::unique_ptr<AgentWatch>> Connect(process::HostPid pid,
                                                       std::chrono::milliseconds timeout) = 0;
 };
+
+// The second half of Connect, after kWatch was sent and the socket was passed to the agent. `who`
+// names the agent in errors.
+Result<std::unique_ptr<AgentWatch>> GreetWatch(UniqueFd socket, std::string who,
+                                               std::chrono::milliseconds timeout);
 
 // Watches of the agents inside the processes of this machine.
 AgentWatches& WatchesOfProcesses();
