@@ -158,7 +158,7 @@ class Blocked {
   explicit Blocked(const Thread& thread) : slot_(thread.slot) {
     if (thread.background) return;
     slot_->blocked.store(1, std::memory_order_seq_cst);
-    if (ThreadBlocks != nullptr) ThreadBlocks();
+    ThreadBlocks();
   }
   ~Blocked() { slot_->blocked.store(0, std::memory_order_seq_cst); }
   Blocked(const Blocked&) = delete;

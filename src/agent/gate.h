@@ -60,9 +60,8 @@ using Word = std::atomic<uint32_t> Slot::*;
 // Called before a thread's first passage, outside of the gate. Absent in unit tests.
 __attribute__((weak)) void FirstCall();
 
-// Called when a thread of the program begins to wait at the gate, outside of the gate. Absent in
-// unit tests of the gate alone.
-__attribute__((weak)) void ThreadBlocks();
+// Called when a thread of the program begins to wait at the gate, outside of the gate (watch.cc).
+void ThreadBlocks();
 
 // The slow path: the first call of a thread, a closed gate, or no membarrier.
 void EnterSlowly(Thread* thread, Word word, uint32_t stop);

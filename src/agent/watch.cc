@@ -61,8 +61,7 @@ bool IsWatcher(int socket) { return agent_protocol::FirstType(socket) == Type::k
 void AdmitWatcher(int socket) {
   if (!g_watcher.Holds()) {
     EndWatcher();  // the program may have closed the watcher's descriptor
-    g_watcher.Take(socket);
-    g_due = true;
+    g_watcher.Take(socket);  // its kWatch is still to be read
     room::SetServed(true);
     // Set before TellWatcher looks: a change after its look then wakes this thread.
     g_connected.store(true);
@@ -104,13 +103,14 @@ void HearWatcher() {
 }
 
 void TellWatcher() {
-  if (g_watcher.fd < 0 || g_full) return;
+  if (g_watcher.fd < 0) return;
+  if (!g_watcher.Holds()) return EndWatcher();
+  if (g_full) return;
   g_news.store(false);  // before the look
   Wants wants = WantsNow();
   if (!g_due && wants.thread_at_gate == g_told.thread_at_gate && wants.number == g_told.number) {
     return;
   }
-  if (!g_watcher.Holds()) return EndWatcher();
   switch (agent_protocol::Send(g_watcher.fd, &wants, Type::kWants, sizeof(wants), nullptr, 0, 0)) {
     case Io::kOk:
       g_told = wants;

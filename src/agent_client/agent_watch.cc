@@ -52,7 +52,9 @@ class Watch final : public AgentWatch {
 
   Result<std::optional<AgentWants>> Receive() override {
     bool more = true;
-    for (int i = 0; more && i < kMostPackets; ++i) STASIS_ASSIGN(more, ReceiveOne(0));
+    for (int i = 0; more && i < kMostPackets; ++i) {
+      STASIS_ASSIGN(more, ReceiveOne(0));
+    }
     return std::exchange(news_, std::nullopt);
   }
 
@@ -126,7 +128,7 @@ class Watch final : public AgentWatch {
   bool asked_ = false;  // for the use, and not answered yet
 };
 
-class InProcesses final : public AgentWatches {
+class WatchesInProcesses final : public AgentWatches {
  public:
   Result<std::unique_ptr<AgentWatch>> Connect(process::HostPid pid, milliseconds timeout) override {
     const Deadline deadline = Deadline::In(timeout);
@@ -157,7 +159,7 @@ Result<std::unique_ptr<AgentWatch>> GreetWatch(UniqueFd socket, std::string who,
 }
 
 AgentWatches& WatchesOfProcesses() {
-  static InProcesses watches;
+  static WatchesInProcesses watches;
   return watches;
 }
 
