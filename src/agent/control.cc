@@ -25,6 +25,7 @@
 #include "agent/libc_symbol.h"
 #include "agent/requests.h"
 #include "agent/thread.h"
+#include "agent/watch.h"
 #include "agent_protocol/packet.h"
 
 // The header is in .data, not .bss, because clients find it through the pages that map the
@@ -75,11 +76,17 @@ void* Control(void*) {
     // Importers may have been told to wait until the gate opens. Several code paths open the gate,
     // so this loop checks whether it is open.
     if (!gate::IsClosed()) AnswerIpcWaiters();
-    pollfd items[2] = {{g_inside.fd, POLLIN, 0}, {ClientSocket(), POLLIN, 0}};
-    int ready = poll(items, 2, ReopenIsDue() ? kReopenAgainMs : -1);
+    TellWatcher();
+    // A peer that ends before another one connects is handled first: the control socket is first in
+    // the list, so that poll reports the end too.
+    pollfd items[3] = {{g_inside.fd, POLLIN, 0},
+                       {ClientSocket(), POLLIN, 0},
+                       {WatcherSocket(), WatcherEvents(), 0}};
+    int ready = poll(items, 3, ReopenIsDue() ? kReopenAgainMs : -1);
     if (ready == 0) ReopenAlone();
     if (ready <= 0) continue;
     if (items[1].revents != 0) HearClient();
+    if (items[2].revents != 0) HearWatcher();
     if (items[0].revents == 0) continue;
     if (!g_inside.Holds() || (items[0].revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) {
       // Some programs close every descriptor, including the control socket; make a new one.
@@ -89,7 +96,12 @@ void* Control(void*) {
       }
       continue;
     }
-    if (int socket = agent_protocol::ReceiveClientSocket(g_inside.fd); socket >= 0) {
+    // A message of WakeControl has no socket.
+    const int socket = agent_protocol::ReceiveClientSocket(g_inside.fd);
+    if (socket < 0) continue;
+    if (IsWatcher(socket)) {
+      AdmitWatcher(socket);
+    } else {
       AdmitClient(socket);
     }
   }
@@ -147,6 +159,7 @@ void ResetInChild(bool keeps_files) {
   g_outside.Close();
   g_inside.Close();
   ResetRequests();
+  ResetWatcher();
   stasis_agent_header.control_fd = -1;
   stasis_agent_header.memory = agent_protocol::kSupported;
   if (!keeps_files) LeaveDeviceFilesToParent(MayBeHostMemory);
@@ -181,6 +194,13 @@ __attribute__((constructor)) void RegisterForEarlyForks() {
 }
 
 }  // namespace
+
+void WakeControl() {
+  const int before = errno;
+  const char byte = 2;
+  if (g_outside.Holds()) send(g_outside.fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+  errno = before;
+}
 
 void EnsureControl() {
   if (__builtin_expect(g_started.load(std::memory_order_acquire) == 2, 1)) return;
