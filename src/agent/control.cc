@@ -1,10 +1,12 @@
 #include "agent/control.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/blockers.h"
@@ -24,6 +26,7 @@
 #include "agent/ipc_server.h"
 #include "agent/libc_symbol.h"
 #include "agent/requests.h"
+#include "agent/room.h"
 #include "agent/thread.h"
 #include "agent/watch.h"
 #include "agent_protocol/packet.h"
@@ -216,8 +219,12 @@ void EnsureControl() {
   // Threads call the allocator while they hold the tables' mutexes, so these must be taken first.
   if (!registered) pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
   registered = true;
+  const char* signal = getenv("STASIS_SHARE_SIGNAL");
+  if (signal != nullptr) room::ExpectWatcher();
   bool made = MakeControlSocket() && StartThread("stasis-agent", Control, nullptr);
   if (!made) stasis_agent_header.control_fd = -1;
+  // The daemon waits for a change of this file, and connects.
+  if (made && signal != nullptr) utimensat(AT_FDCWD, signal, nullptr, AT_SYMLINK_NOFOLLOW);
   errno = before;
   g_started.store(made ? 2 : 0, std::memory_order_release);
 }

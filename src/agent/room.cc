@@ -10,6 +10,8 @@
 namespace stasis::agent::room {
 namespace {
 
+constexpr int64_t kWatcherComesNs = 5'000'000'000;
+
 enum class Verdict : uint32_t { kNone, kTryAgain, kFail };
 
 struct Entry {
@@ -22,6 +24,8 @@ Vector<Entry> g_entries;
 uint64_t g_last_number = 0;
 
 std::atomic<bool> g_served{false};  // set by the control thread
+// No watcher has been connected yet, and one will be.
+std::atomic<bool> g_expected{false};
 std::atomic<uint32_t> g_frees{0};
 std::atomic<uint32_t> g_waiting{0};  // entries in the table
 // Waiting threads check their entries when it changes.
@@ -43,6 +47,21 @@ uint64_t Enter(const Request& request, uint32_t attempts) {
   if (!g_entries.Push({{g_last_number + 1, attempts, request}, Verdict::kNone})) return 0;
   g_waiting.fetch_add(1);
   return ++g_last_number;
+}
+
+// Waits for the first watcher. Returns false if none has come.
+bool AwaitWatcher() {
+  const int64_t deadline_ns = NowNs() + kWatcherComesNs;
+  while (!g_served.load() && g_expected.load()) {
+    const uint32_t turn = g_turn.load();
+    const int64_t left_ns = deadline_ns - NowNs();
+    if (left_ns <= 0) {
+      g_expected.store(false);
+    } else if (!g_served.load()) {
+      FutexWait(&g_turn, turn, left_ns);
+    }
+  }
+  return g_served.load();
 }
 
 Verdict VerdictOn(uint64_t number) {
@@ -78,7 +97,7 @@ bool Wait::Await(const Request& request, uint32_t frees) {
   if (last_ || !IsServed()) return false;
   // A call within a call of the driver may hold locks of the driver, so it must not wait.
   const gate::Outside outside;
-  if (!outside.left()) return false;
+  if (!outside.left() || !AwaitWatcher()) return false;
   if (number_ == 0) {
     number_ = Enter(request, attempts_);
     if (number_ == 0) return false;
@@ -100,12 +119,15 @@ bool Wait::Await(const Request& request, uint32_t frees) {
   }
 }
 
-bool IsServed() { return g_served.load(); }
+void ExpectWatcher() { g_expected.store(true); }
+
+bool IsServed() { return g_served.load() || g_expected.load(); }
 
 void SetServed(bool served) {
   g_served.store(served);
-  if (served) return;
-  {
+  if (served) {
+    g_expected.store(false);
+  } else {
     Lock lock(g_mutex);
     for (Entry& entry : g_entries) {
       if (entry.verdict == Verdict::kNone) entry.verdict = Verdict::kFail;
@@ -138,6 +160,7 @@ void ResetAfterFork() {
   g_mutex.ResetAfterFork();
   g_entries.AbandonAfterFork();
   g_served.store(false);
+  g_expected.store(false);
   g_waiting.store(0);
 }
 

@@ -44,6 +44,9 @@ class Wait {
 
 // What follows is for the watcher's connection.
 
+// Says that a watcher will soon connect for the first time. Until then, for a few seconds at most,
+// allocations wait for it.
+void ExpectWatcher();
 // Returns true if an allocation would wait.
 bool IsServed();
 // Says whether allocations wait: a watcher is connected. All that wait fail when it disconnects.

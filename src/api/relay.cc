@@ -121,8 +121,7 @@ class Relay {
       TellShare(reply.has_value());
       on_end(std::move(reply));
     };
-    const std::string shared =
-        operation_ ? daemon_.share->ProgramOf(caller, work) : "";
+    const std::string shared = operation_ ? daemon_.share->ProgramOf(caller, work) : "";
     if (shared.empty()) return StartWorker(work, std::move(on_event), std::move(ended));
     // The program may be in the middle of a swap, or wait for room.
     auto begin = [this, work, started, on_event, ended] {
@@ -138,8 +137,7 @@ class Relay {
     return {};
   }
 
-  Status StartWorker(const v1::WorkerRequest& work, Worker::OnEvent on_event,
-                     Worker::OnEnd ended) {
+  Status StartWorker(const v1::WorkerRequest& work, Worker::OnEvent on_event, Worker::OnEnd ended) {
     auto worker = Worker::Start(work, std::move(on_event), std::move(ended));
     if (!worker) {
       daemon_.operations.Finish(id_);

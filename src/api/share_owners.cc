@@ -100,8 +100,8 @@ Status ShareOwners::Add(const Caller& caller, const v1::WorkerRequest& work) {
     return entry.second.owner.caller.uid == caller.uid;
   });
   auto found = entries_.find(name);
-  if (found == entries_.end() && (static_cast<size_t>(of_user) >= kMaxFoldersOfUser ||
-                                  entries_.size() >= kMaxOwners)) {
+  if (found == entries_.end() &&
+      (static_cast<size_t>(of_user) >= kMaxFoldersOfUser || entries_.size() >= kMaxOwners)) {
     return Fail(Code::kResourceExhausted,
                 fmt::format("user {} shares GPUs from {} state folders, {} in total", caller.uid,
                             of_user, entries_.size()));
@@ -113,8 +113,8 @@ Status ShareOwners::Add(const Caller& caller, const v1::WorkerRequest& work) {
   owner.work.clear_request();
   owner.work.clear_operation();
   owner.work.clear_control_groups();
-  const bool changed = found == entries_.end() || entry.owner.work.SerializeAsString() !=
-                                                      owner.work.SerializeAsString();
+  const bool changed = found == entries_.end() ||
+                       entry.owner.work.SerializeAsString() != owner.work.SerializeAsString();
   entry.owner = std::move(owner);
   if (changed) SaveLocked();
   return {};

@@ -226,8 +226,7 @@ Status ShareService::Pin(const Caller& caller, const v1::WorkerRequest& work,
   const std::string id = Find(caller, work, request.job());
   if (!id.empty() && manager_->Pin(id, request.pinned())) return {};
   return Fail(Code::kNotFound,
-              "there is no running job " + Utf8(request.job().substr(0, 64)) +
-                  " that shares GPUs",
+              "there is no running job " + Utf8(request.job().substr(0, 64)) + " that shares GPUs",
               "`stasis share` lists them; `stasis run --share` starts one");
 }
 

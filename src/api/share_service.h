@@ -53,20 +53,24 @@ class ShareService final : private sharing::Surveys, private sharing::Swaps {
   void OnChange(uint64_t version, std::function<void()> changed) {
     manager_->OnChange(version, std::move(changed));
   }
-  Status Pin(const Caller& caller, const v1::WorkerRequest& work, const v1::PinShareRequest& request);
+  Status Pin(const Caller& caller, const v1::WorkerRequest& work,
+             const v1::PinShareRequest& request);
   // Updates the metrics.
   void Publish();
 
  private:
   ShareService(v1::WorkerRequest own, std::string path, OperationTable& operations,
                DaemonMetrics& metrics)
-      : own_(std::move(own)), owners_(std::move(path)), operations_(operations), metrics_(metrics) {}
+      : own_(std::move(own)),
+        owners_(std::move(path)),
+        operations_(operations),
+        metrics_(metrics) {}
   void Start(std::function<void(Result<sharing::SurveyAnswer>)> done) override;
   void Start(const sharing::Plan::Swap& swap,
              std::function<void(sharing::SwapResult)> done) override;
   Result<sharing::SurveyAnswer> SurveyAll();
-  void AddPrograms(const std::string& entry, const ShareOwner& owner,
-                   const v1::ShareSurvey& survey, sharing::SurveyAnswer& answer);
+  void AddPrograms(const std::string& entry, const ShareOwner& owner, const v1::ShareSurvey& survey,
+                   sharing::SurveyAnswer& answer);
   // Returns the program that the target of a call names, or an empty string.
   std::string Find(const Caller& caller, const v1::WorkerRequest& work, const std::string& target);
 

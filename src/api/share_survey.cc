@@ -71,8 +71,7 @@ ProcessFacts FactsOf(gpu_state::Services& services, const checks::SurveyedProces
   for (const auto& [gpu, bytes] : data) facts.gpus[gpu].set_data_bytes(bytes);
   // The driver reports the sum for all GPUs.
   const uint64_t total = process.device_bytes;
-  const uint64_t contexts =
-      process.context_kept ? total : total - std::min(total, data_bytes);
+  const uint64_t contexts = process.context_kept ? total : total - std::min(total, data_bytes);
   std::vector<std::string> names;
   for (const auto& gpu : process.gpus) names.push_back(gpu.value);
   if (names.empty()) {
@@ -84,7 +83,8 @@ ProcessFacts FactsOf(gpu_state::Services& services, const checks::SurveyedProces
   return facts;
 }
 
-void Survey(gpu_state::Services& services, const jobs::Job& job, v1::ShareSurvey::Program& program) {
+void Survey(gpu_state::Services& services, const jobs::Job& job,
+            v1::ShareSurvey::Program& program) {
   const auto& root = job.processes->root;
   program.mutable_root()->set_pid(root.pid.value);
   program.mutable_root()->set_start_ticks(root.start_time);
@@ -171,8 +171,7 @@ Status CheckCanShare(Call& call, process::HostPid root, const std::string& share
   gpu_state::Services services =
       gpu_state::MakeServices(call.paths, call.settings, STASIS_VERSION, /*keep_arenas=*/false);
   STASIS_ASSIGN(const auto stat, process::ReadStat(root));
-  STASIS_ASSIGN(const auto survey,
-                checks::SurveyTarget(services, {ToString(root), "", stat.id}));
+  STASIS_ASSIGN(const auto survey, checks::SurveyTarget(services, {ToString(root), "", stat.id}));
   for (const auto& process : survey.device_processes) {
     const ProcessFacts facts = FactsOf(services, process);
     if (facts.obstacle.empty()) continue;

@@ -127,8 +127,8 @@ constexpr Row kRows[] = {
     {"run.log_size", Kind::kSize, &Settings::log_bytes, "64MiB", 64 << 10, kMiB* kMiB, "",
      "STASIS_LOG_SIZE", "",
      "How many bytes at the end of a job's own log are kept; with `--log` everything is kept"},
-    {"share.default", Kind::kChoice, &Settings::share_default, "off", 0, 0,
-     "off|interactive|batch", "STASIS_SHARE", "",
+    {"share.default", Kind::kChoice, &Settings::share_default, "off", 0, 0, "off|interactive|batch",
+     "STASIS_SHARE", "",
      "Class of jobs of `run` without --share; off: they do not share GPUs. See "
      "docs/guides/sharing.md"},
     {"share.max_wait_s", Kind::kSeconds, &Settings::share_max_wait_s, "60", 0, kDay, "",

@@ -136,8 +136,8 @@ void Coordinator::SwapEnded(const std::string& id, const SwapResult& result, Tim
       ++program.failures;
       ++program.failures_in_row;
     }
-    const auto doublings = std::min<uint64_t>(
-        program.failures_in_row == 0 ? 0 : program.failures_in_row - 1, 16);
+    const auto doublings =
+        std::min<uint64_t>(program.failures_in_row == 0 ? 0 : program.failures_in_row - 1, 16);
     const Time hold = std::min(limits_.longest_hold, limits_.first_hold * (1 << doublings));
     program.held_until = now + hold;
   }

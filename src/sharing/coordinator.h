@@ -204,7 +204,7 @@ class Coordinator {
   std::map<std::string, Saved> earlier_;
   std::map<uint64_t, HandOperation> hands_;
   std::map<std::string, uint64_t> gpus_;  // the bytes that programs may share
-  uint64_t memory_bytes_ = 0;  // host memory for suspended data
+  uint64_t memory_bytes_ = 0;             // host memory for suspended data
   uint64_t spill_bytes_ = 0;
   Time surveyed_{Time::min()};  // when the last survey began
   Time needed_{0};

@@ -98,7 +98,7 @@ class Manager {
     process::ProcessId id;
     std::unique_ptr<agent_client::AgentWatch> watch;
     bool connecting = false;
-    int attempts = 0;   // without success
+    int attempts = 0;  // without success
     Time retry_at{0};
   };
   struct HandWork {
