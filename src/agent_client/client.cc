@@ -123,7 +123,7 @@ Result<bool> AgentClient::AwaitRest(milliseconds timeout) {
   STASIS_ASSIGN(const Reply reply, ReceiveReply(timeout + kRestSlack));
   shut_ = reply.state != State::kOpen;
   if (reply.outcome == Outcome::kNotYet) {
-    not_yet_ = Text(reply.text, sizeof(reply.text));
+    not_yet_ = TextOf(reply);
     return false;
   }
   STASIS_TRY(Annotate(FromReply(reply), who_));

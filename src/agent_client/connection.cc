@@ -40,15 +40,6 @@ Code CodeOf(Outcome outcome) {
   return index < std::size(kCodes) ? kCodes[index] : Code::kUnknown;
 }
 
-// Returns the other process's text with unprintable characters replaced.
-std::string Text(const char* text, size_t size) {
-  std::string out;
-  for (size_t i = 0; i < size && text[i] != '\0'; ++i) {
-    out += text[i] >= ' ' && text[i] < 127 ? text[i] : '?';
-  }
-  return out;
-}
-
 }  // namespace
 
 Connection& Connection::operator=(Connection&& other) noexcept {
@@ -92,10 +83,18 @@ std::string NameOfAgent(process::HostPid pid) {
 
 int Milliseconds(milliseconds span) { return int(std::clamp<int64_t>(span.count(), 0, 1 << 30)); }
 
+std::string TextOf(const Reply& reply) {
+  std::string out;
+  for (size_t i = 0; i < sizeof(reply.text) && reply.text[i] != '\0'; ++i) {
+    out += reply.text[i] >= ' ' && reply.text[i] < 127 ? reply.text[i] : '?';
+  }
+  return out;
+}
+
 Status FromReply(const Reply& reply) {
   if (reply.outcome == Outcome::kOk) return {};
   Error error{CodeOf(reply.outcome)};
-  error.message = Text(reply.text, sizeof(reply.text));
+  error.message = TextOf(reply);
   if (error.message.empty()) error.message = "the agent rejected the request and gave no reason";
   if (reply.outcome == Outcome::kDriver) {
     error.domain = Domain::kCuda;

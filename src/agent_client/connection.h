@@ -51,7 +51,9 @@ int Milliseconds(std::chrono::milliseconds span);
 Error IoError(agent_protocol::Io io);
 bool WasEnded(const Error& error);
 
-// Converts an agent's reply, whose text is not trusted.
+// Returns the reply's text with unprintable characters replaced.
+std::string TextOf(const agent_protocol::Reply& reply);
+// Converts an agent's reply.
 Status FromReply(const agent_protocol::Reply& reply);
 
 }  // namespace stasis::agent_client
