@@ -20,10 +20,10 @@ using std::chrono::milliseconds;
 // occupy the caller.
 constexpr int kMostPackets = 16;
 // No GPU has more memory.
-constexpr uint64_t kMostBytes = uint64_t{1} << 50;
+constexpr uint64_t kMostAskedBytes = uint64_t{1} << 50;
 
 bool Plausible(const Wants& wants) {
-  return wants.thread_at_gate <= 1 && wants.in_call <= 1 && wants.bytes <= kMostBytes &&
+  return wants.thread_at_gate <= 1 && wants.in_call <= 1 && wants.bytes <= kMostAskedBytes &&
          (wants.number == 0) == (wants.bytes == 0);
 }
 
