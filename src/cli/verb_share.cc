@@ -32,7 +32,7 @@ std::string SizeText(const v1::Share& share) {
   return FormatBytes(data) + " + " + FormatBytes(contexts);
 }
 
-std::string StateText(const v1::Share& share) {
+std::string ShareStateText(const v1::Share& share) {
   std::string text = share.state();
   if (share.pinned()) text += ", pinned";
   if (share.by_hand()) text += ", by hand";
@@ -52,8 +52,9 @@ std::string ListText(const v1::ListSharesResponse& response, bool users) {
   if (users) rows[0].insert(rows[0].begin(), "USER");
   std::string notes;
   for (const v1::Share& share : response.shares()) {
-    rows.push_back({share.job(), share.class_(), StateText(share), WaitText(share), GpuNames(share),
-                    SizeText(share), std::to_string(share.swaps()), FormatSeconds(share.lost_s())});
+    rows.push_back({share.job(), share.class_(), ShareStateText(share), WaitText(share),
+                    GpuNames(share), SizeText(share), std::to_string(share.swaps()),
+                    FormatSeconds(share.lost_s())});
     if (users) rows.back().insert(rows.back().begin(), std::to_string(share.uid()));
     for (const std::string* why : {&share.obstacle(), &share.problem()}) {
       if (!why->empty()) notes += fmt::format("{}: {}\n", share.job(), *why);

@@ -383,8 +383,9 @@ Plan Coordinator::Next(Time now) {
     const Time until = hand.since + limits_.max_wait;
     plan.look_again = std::min(plan.look_again.value_or(until), until);
   }
+  if (!AnyWaits()) return plan;
   plan.survey = surveyed_ < needed_;
-  if (!AnyWaits() || plan.survey) return plan;
+  if (plan.survey) return plan;
   const Table table = MakeTable(now, false);
   const Decision decision = Decide(table);
   if (!decision.refusals.empty()) {

@@ -110,7 +110,7 @@ void Manager::Run() {
     while (::read(inotify_.get(), bytes, sizeof bytes) > 0) touched = true;
     std::lock_guard lock(mutex_);
     survey_wanted_ |= touched;
-    if (look_again_ && *look_again_ <= Now()) coordinator_.TimeHasCome(Now());
+    if (decide_at_ && *decide_at_ <= Now()) coordinator_.TimeHasCome(Now());
     std::erase_if(roots_, [&](const auto& root) {
       pollfd end{root.second.get(), POLLIN, 0};
       const bool ended = ::poll(&end, 1, 0) > 0;
@@ -141,7 +141,8 @@ void Manager::Step(Work& work) {
           [this, now](Result<SurveyAnswer> answer) { SurveyEnded(now, std::move(answer)); });
     });
   }
-  if (plan.look_again) look_again_at(*plan.look_again);
+  decide_at_ = plan.look_again;
+  if (decide_at_) look_again_at(*decide_at_);
   for (const auto& [pid, process] : processes_) {
     if (process.watch == nullptr && process.retry_at > now) look_again_at(process.retry_at);
   }
@@ -154,7 +155,7 @@ void Manager::Changed(Work& work) {
   std::map<std::string, Saved> saved;
   for (const View& view : coordinator_.Show()) saved[view.id] = view.saved;
   // Programs that no survey has named yet are not forgotten.
-  if (saved != saved_ && !survey_runs_) {
+  if (saved != saved_ && surveyed_ && !survey_runs_) {
     saved_ = saved;
     if (outside_.save) work.emplace_back([this, saved] { outside_.save(saved); });
   }
@@ -380,6 +381,7 @@ void Manager::SurveyEnded(Time began, Result<SurveyAnswer> answer) {
     survey_runs_ = false;
     if (answer) {
       answer->survey.began = began;
+      surveyed_ = true;
       coordinator_.Apply(answer->survey, Now());
       WatchPrograms(*answer);
       ++version_;

@@ -143,9 +143,11 @@ class Manager {
   uint64_t next_token_ = 1;
   bool survey_wanted_ = true;
   bool survey_runs_ = false;
-  int tasks_ = 0;  // surveys, swaps and background threads that have not ended
-  Work later_;     // for the next step
-  std::optional<Time> look_again_;
+  bool surveyed_ = false;           // once at least
+  int tasks_ = 0;                   // surveys, swaps and background threads that have not ended
+  Work later_;                      // for the next step
+  std::optional<Time> decide_at_;   // the decision may change then
+  std::optional<Time> look_again_;  // the next time at which there is anything to do
   Time sampled_{0};
   uint64_t version_ = 1;
   std::vector<std::pair<uint64_t, std::function<void()>>> on_change_;
