@@ -11,6 +11,15 @@ namespace stasis::agent::room {
 namespace {
 
 constexpr int64_t kWatcherComesNs = 5'000'000'000;
+// Until the first watcher sets another bound.
+constexpr int64_t kLongestNs = 60'000'000'000;
+
+enum class Watching : uint32_t {
+  kNever,     // nothing waits
+  kExpected,  // the first watcher will connect soon
+  kServed,    // a watcher is connected
+  kAway,      // it has disconnected, and another one will connect
+};
 
 enum class Verdict : uint32_t { kNone, kTryAgain, kFail };
 
@@ -23,9 +32,8 @@ Mutex g_mutex;  // guards the table
 Vector<Entry> g_entries;
 uint64_t g_last_number = 0;
 
-std::atomic<bool> g_served{false};  // set by the control thread
-// No watcher has been connected yet, and one will be.
-std::atomic<bool> g_expected{false};
+std::atomic<Watching> g_watching{Watching::kNever};
+std::atomic<int64_t> g_longest_ns{kLongestNs};
 std::atomic<uint32_t> g_frees{0};
 std::atomic<uint32_t> g_waiting{0};  // entries in the table
 // Waiting threads check their entries when it changes.
@@ -43,25 +51,28 @@ size_t IndexOf(uint64_t number) {
 // Adds an allocation to the table and returns its number, or 0 if it cannot wait.
 uint64_t Enter(const Request& request, uint32_t attempts) {
   Lock lock(g_mutex);
-  if (!g_served.load()) return 0;
+  const Watching watching = g_watching.load();
+  if (watching != Watching::kServed && watching != Watching::kAway) return 0;
   if (!g_entries.Push({{g_last_number + 1, attempts, request}, Verdict::kNone})) return 0;
   g_waiting.fetch_add(1);
   return ++g_last_number;
 }
 
-// Waits for the first watcher. Returns false if none has come.
-bool AwaitWatcher() {
+// No watcher has come in time, so nothing waits for it any more.
+void GiveUp(Watching waited) { g_watching.compare_exchange_strong(waited, Watching::kNever); }
+
+// Waits for the first watcher.
+void AwaitWatcher() {
   const int64_t deadline_ns = NowNs() + kWatcherComesNs;
-  while (!g_served.load() && g_expected.load()) {
+  while (g_watching.load() == Watching::kExpected) {
     const uint32_t turn = g_turn.load();
     const int64_t left_ns = deadline_ns - NowNs();
     if (left_ns <= 0) {
-      g_expected.store(false);
-    } else if (!g_served.load()) {
+      GiveUp(Watching::kExpected);
+    } else if (g_watching.load() == Watching::kExpected) {
       FutexWait(&g_turn, turn, left_ns);
     }
   }
-  return g_served.load();
 }
 
 Verdict VerdictOn(uint64_t number) {
@@ -93,11 +104,19 @@ void Wait::Leave() {
   NoteNews();
 }
 
+int64_t Wait::TimeLeftNs() {
+  const int64_t now_ns = NowNs();
+  // A program that was restored on another machine can find an earlier time.
+  if (since_ns_ == 0 || now_ns < since_ns_) since_ns_ = now_ns;
+  return since_ns_ + g_longest_ns.load() - now_ns;
+}
+
 bool Wait::Await(const Request& request, uint32_t frees) {
   if (last_ || !IsServed()) return false;
   // A call within a call of the driver may hold locks of the driver, so it must not wait.
   const gate::Outside outside;
-  if (!outside.left() || !AwaitWatcher()) return false;
+  if (!outside.left()) return false;
+  AwaitWatcher();
   if (number_ == 0) {
     number_ = Enter(request, attempts_);
     if (number_ == 0) return false;
@@ -106,11 +125,18 @@ bool Wait::Await(const Request& request, uint32_t frees) {
   for (;;) {
     const uint32_t turn = g_turn.load();
     const Verdict verdict = VerdictOn(number_);
-    if (verdict == Verdict::kNone && Frees() == frees) {
-      FutexWait(&g_turn, turn);
-      continue;
+    const bool freed = Frees() != frees;
+    if (verdict == Verdict::kNone && freed) return true;  // keeps its place in the table
+    if (verdict == Verdict::kNone) {
+      const int64_t left_ns = TimeLeftNs();
+      if (left_ns > 0) {
+        FutexWait(&g_turn, turn, left_ns);
+        continue;
+      }
+      GiveUp(Watching::kAway);
+      Leave();
+      return false;
     }
-    if (verdict == Verdict::kNone) return true;  // keeps its place in the table
     Leave();
     ++attempts_;
     // The program may have freed memory meanwhile.
@@ -119,18 +145,27 @@ bool Wait::Await(const Request& request, uint32_t frees) {
   }
 }
 
-void ExpectWatcher() { g_expected.store(true); }
+void ExpectWatcher() { g_watching.store(Watching::kExpected); }
 
-bool IsServed() { return g_served.load() || g_expected.load(); }
+bool IsServed() { return g_watching.load() != Watching::kNever; }
 
-void SetServed(bool served) {
-  g_served.store(served);
-  if (served) {
-    g_expected.store(false);
-  } else {
+void WatcherCame() {
+  g_watching.store(Watching::kServed);
+  NextTurn();
+}
+
+void SetLongestWait(int64_t longest_ns) {
+  g_longest_ns.store(longest_ns);
+  NextTurn();
+}
+
+void WatcherLeft(bool returns) {
+  // Under the lock, so that no allocation enters the table between the change and the loop.
+  {
     Lock lock(g_mutex);
+    g_watching.store(returns ? Watching::kAway : Watching::kNever);
     for (Entry& entry : g_entries) {
-      if (entry.verdict == Verdict::kNone) entry.verdict = Verdict::kFail;
+      if (!returns && entry.verdict == Verdict::kNone) entry.verdict = Verdict::kFail;
     }
   }
   NextTurn();
@@ -159,8 +194,7 @@ void Answer(uint64_t number, bool try_again) {
 void ResetAfterFork() {
   g_mutex.ResetAfterFork();
   g_entries.AbandonAfterFork();
-  g_served.store(false);
-  g_expected.store(false);
+  g_watching.store(Watching::kNever);
   g_waiting.store(0);
 }
 

@@ -1,7 +1,8 @@
 // Allocations that found no GPU memory, and wait until a watcher has made room (watch.h).
 //
 // A waiting thread counts as outside of the gate and holds no mutex of the agent, so its program
-// can be suspended and forked meanwhile. Without a watcher nothing waits.
+// can be suspended and forked meanwhile. Without a watcher nothing waits, and with one an allocation
+// waits for a limited time, so that it also ends if the watcher hangs.
 //
 // Safe to call from any thread, except Reset.
 #pragma once
@@ -36,8 +37,10 @@ class Wait {
 
  private:
   void Leave();
+  int64_t TimeLeftNs();
 
-  uint64_t number_ = 0;  // 0: not in the table
+  uint64_t number_ = 0;   // 0: not in the table
+  int64_t since_ns_ = 0;  // when it began to wait
   uint32_t attempts_ = 0;
   bool last_ = false;  // tried for the last time
 };
@@ -49,8 +52,13 @@ class Wait {
 void ExpectWatcher();
 // Returns true if an allocation would wait.
 bool IsServed();
-// Says whether allocations wait: a watcher is connected. All that wait fail when it disconnects.
-void SetServed(bool served);
+// A watcher has connected: allocations wait for its answers.
+void WatcherCame();
+// Sets for how long one allocation waits at most, with all of its tries.
+void SetLongestWait(int64_t longest_ns);
+// The watcher has disconnected: all that wait fail. If another one will come (`returns`), they wait
+// for it instead, and so do new ones.
+void WatcherLeft(bool returns);
 
 struct Waiting {
   uint64_t number;

@@ -25,6 +25,7 @@ Watched g_rejected;
 Wants g_told;         // what the watcher was last told
 bool g_due = false;   // the watcher must be told even if nothing has changed
 bool g_full = false;  // its socket has no room
+bool g_returns = false;  // it has said kLeave
 
 // Read by other threads.
 std::atomic<bool> g_connected{false};
@@ -47,9 +48,8 @@ Wants WantsNow() {
 }
 
 void EndWatcher() {
-  g_connected.store(false);
-  room::SetServed(false);
-  g_due = g_full = false;
+  if (g_connected.exchange(false)) room::WatcherLeft(g_returns);
+  g_due = g_full = g_returns = false;
   g_rejected.Close();
   g_watcher.Close();  // last, because its client waits for this close
 }
@@ -62,7 +62,7 @@ void AdmitWatcher(int socket) {
   if (!g_watcher.Holds()) {
     EndWatcher();  // the program may have closed the watcher's descriptor
     g_watcher.Take(socket);  // its kWatch is still to be read
-    room::SetServed(true);
+    room::WatcherCame();
     // Set before TellWatcher looks: a change after its look then wakes this thread.
     g_connected.store(true);
     return;
@@ -90,8 +90,14 @@ void HearWatcher() {
   if (io != Io::kOk) return EndWatcher();
   switch (packet.header.type) {
     case Type::kWatch:
+      room::SetLongestWait(int64_t(packet.watch.longest_wait_ms) * 1000000);
+      g_due = true;
+      break;
     case Type::kAskUse:
       g_due = true;
+      break;
+    case Type::kLeave:
+      g_returns = true;
       break;
     case Type::kRoom:
       room::Answer(packet.room.number, packet.room.try_again != 0);
@@ -133,7 +139,7 @@ void gate::ThreadBlocks() { NoteNews(); }
 void ResetWatcher() {
   g_connected.store(false);
   g_news.store(false);
-  g_due = g_full = false;
+  g_due = g_full = g_returns = false;
   g_watcher.Close();
   g_rejected.Close();
   room::ResetAfterFork();

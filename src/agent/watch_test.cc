@@ -46,11 +46,13 @@ constexpr room::Request kRequest{2 << 20, {{7}}};
 
 class Watcher {
  public:
-  Watcher() {
+  explicit Watcher(uint32_t longest_wait_ms = 20000) {
     int ends[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     socket_ = ends[0];
-    Say(Type::kWatch);
+    agent_protocol::WatchRequest request{};
+    request.longest_wait_ms = longest_wait_ms;
+    Send(&request, Type::kWatch, sizeof(request));
     EXPECT_TRUE(IsWatcher(ends[1]));
     AdmitWatcher(ends[1]);
     HearWatcher();
@@ -314,6 +316,65 @@ TEST(Room, AllThatWaitFailWhenTheWatcherDisconnects) {
   EXPECT_FALSE(two.Succeeds());
   room::Waiting waiting;
   EXPECT_FALSE(room::First(&waiting));
+}
+
+// A checkpoint disconnects the watcher for a while.
+TEST(Room, AnAllocationWaitsForTheNextWatcher) {
+  auto watcher = std::make_unique<Watcher>();
+  watcher->Next();
+  std::atomic<int> free{0};
+  Allocation before(free);
+  const Wants wants = watcher->Next();
+  watcher->Say(Type::kLeave);
+  watcher.reset();
+  EXPECT_FALSE(before.ended);
+  std::atomic<int> none{0};
+  Allocation meanwhile(none);
+  while (meanwhile.tries == 0) std::this_thread::yield();
+  watcher = std::make_unique<Watcher>();
+  EXPECT_EQ(watcher->Next().number, wants.number) << "it keeps its number";
+  EXPECT_FALSE(meanwhile.ended);
+  free = 1;
+  watcher->Answer(wants.number, true);
+  EXPECT_TRUE(before.Succeeds());
+  Wants next = watcher->Next();
+  if (next.number == 0) next = watcher->Next();
+  watcher.reset();
+  EXPECT_FALSE(meanwhile.Succeeds()) << "this watcher has not said that it returns";
+}
+
+TEST(Room, AnAllocationFailsIfNoAnswerComes) {
+  Watcher watcher(/*longest_wait_ms=*/1);
+  watcher.Next();
+  std::atomic<int> free{0};
+  Allocation allocation(free);
+  EXPECT_FALSE(allocation.Succeeds());
+  EXPECT_EQ(allocation.tries, 1);
+}
+
+TEST(Room, TheBoundCountsAllTriesOfAnAllocation) {
+  auto watcher = std::make_unique<Watcher>();
+  watcher->Next();
+  std::atomic<int> free{0};
+  Allocation allocation(free);
+  const Wants wants = watcher->Next();
+  agent_protocol::WatchRequest request{};
+  request.longest_wait_ms = 1;
+  watcher->Send(&request, Type::kWatch, sizeof(request));
+  watcher->Answer(wants.number, true);
+  EXPECT_FALSE(allocation.Succeeds());
+}
+
+TEST(Room, AllocationsFailAtOnceIfTheNextWatcherDoesNotCome) {
+  std::atomic<int> free{0};
+  {
+    Watcher watcher(/*longest_wait_ms=*/1);
+    watcher.Next();
+    watcher.Say(Type::kLeave);
+  }
+  Allocation first(free);
+  EXPECT_FALSE(first.Succeeds());
+  EXPECT_FALSE(room::IsServed());
 }
 
 TEST(Room, TheOneThatHasWaitedLongestIsTold) {

@@ -1,5 +1,6 @@
 #include "agent_client/agent_watch.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -74,6 +75,11 @@ class Watch final : public AgentWatch {
     return use_;
   }
 
+  Status WillReturn() override {
+    Header message;
+    return Tell(&message, Type::kLeave, sizeof(message));
+  }
+
  private:
   // Returns false if no packet has arrived and the timeout is 0.
   Result<bool> ReceiveOne(int timeout_ms) {
@@ -130,6 +136,10 @@ class Watch final : public AgentWatch {
 
 class WatchesInProcesses final : public AgentWatches {
  public:
+  explicit WatchesInProcesses(milliseconds longest_wait)
+      : longest_wait_ms_(static_cast<uint32_t>(
+            std::clamp<int64_t>(longest_wait.count(), 0, UINT32_MAX))) {}
+
   Result<std::unique_ptr<AgentWatch>> Connect(process::HostPid pid, milliseconds timeout) override {
     const Deadline deadline = Deadline::In(timeout);
     STASIS_ASSIGN(ipc::SocketPair sockets, ipc::MakeSocketPair());
@@ -141,12 +151,15 @@ class WatchesInProcesses final : public AgentWatches {
 
  private:
   // The agent tells a watcher by the packet that is in the socket already.
-  static Status SayWatch(int socket) {
-    Header request;
+  Status SayWatch(int socket) const {
+    WatchRequest request{};
+    request.longest_wait_ms = longest_wait_ms_;
     const Io io = Send(socket, &request, Type::kWatch, sizeof(request), nullptr, 0, 0);
     if (io != Io::kOk) return Fail(IoError(io));
     return {};
   }
+
+  const uint32_t longest_wait_ms_;
 };
 
 }  // namespace
@@ -158,9 +171,8 @@ Result<std::unique_ptr<AgentWatch>> GreetWatch(UniqueFd socket, std::string who,
   return std::unique_ptr<AgentWatch>(std::move(watch));
 }
 
-AgentWatches& WatchesOfProcesses() {
-  static WatchesInProcesses watches;
-  return watches;
+std::unique_ptr<AgentWatches> WatchesOfProcesses(milliseconds longest_wait) {
+  return std::make_unique<WatchesInProcesses>(longest_wait);
 }
 
 }  // namespace stasis::agent_client

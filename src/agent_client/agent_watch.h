@@ -57,7 +57,7 @@ struct AgentUse {
 class AgentWatch {
  public:
   // The destructor disconnects, and waits for at most 2 s until the agent has closed its end too.
-  // Allocations that wait then fail.
+  // Allocations that wait then fail, unless WillReturn was called.
   virtual ~AgentWatch() = default;
 
   // Becomes readable (POLLIN) when Receive has something to do.
@@ -73,6 +73,9 @@ class AgentWatch {
   // Returns the agent's last answer about the use of the GPUs and asks for a new one, which the
   // next calls of Receive take in. Does not block.
   virtual Result<AgentUse> Use() = 0;
+  // Call this before a disconnection after which another watch will connect: allocations wait for
+  // it, up to their longest wait. Does not block.
+  virtual Status WillReturn() = 0;
 };
 
 class AgentWatches {
@@ -88,7 +91,8 @@ class AgentWatches {
 Result<std::unique_ptr<AgentWatch>> GreetWatch(UniqueFd socket, std::string who,
                                                std::chrono::milliseconds timeout);
 
-// Watches of the agents inside the processes of this machine.
-AgentWatches& WatchesOfProcesses();
+// Makes watches of the agents inside the processes of this machine. An allocation that has waited
+// for `longest_wait` fails even if it gets no answer.
+std::unique_ptr<AgentWatches> WatchesOfProcesses(std::chrono::milliseconds longest_wait);
 
 }  // namespace stasis::agent_client

@@ -107,6 +107,13 @@ TEST_F(AgentWatchTest, SendsAnswers) {
   EXPECT_EQ(packet_.room.try_again, 0u);
 }
 
+TEST_F(AgentWatchTest, SaysThatAnotherWatchWillCome) {
+  Say({});
+  ASSERT_TRUE(Greet());
+  ASSERT_TRUE(watch_->WillReturn());
+  EXPECT_EQ(Hear(), Type::kLeave);
+}
+
 TEST_F(AgentWatchTest, KnowsTheLastUse) {
   Wants wants{};
   wants.calls = 10;

@@ -14,6 +14,8 @@ size_t LeastBytes(Type type) {
       return sizeof(CloseRequest);
     case Type::kRelease:
       return sizeof(ReleaseRequest);
+    case Type::kWatch:
+      return sizeof(WatchRequest);
     case Type::kRoom:
       return sizeof(RoomAnswer);
     case Type::kWants:

@@ -76,8 +76,8 @@ TEST_F(Pair, ReportsATimeoutAndADisconnectedPeer) {
 
 TEST_F(Pair, TheTypeOfTheNextPacketIsReadWithoutTakingIt) {
   EXPECT_EQ(FirstType(there.get()), Type{});
-  Header header;
-  ASSERT_EQ(Send(here.get(), &header, Type::kWatch, sizeof(header), nullptr, 0, 0), Io::kOk);
+  WatchRequest request{};
+  ASSERT_EQ(Send(here.get(), &request, Type::kWatch, sizeof(request), nullptr, 0, 0), Io::kOk);
   EXPECT_EQ(FirstType(there.get()), Type::kWatch);
   ASSERT_EQ(Receive1(), Io::kOk);
   EXPECT_EQ(packet.header.type, Type::kWatch);

@@ -45,14 +45,17 @@
 // before the agent gets the socket. Only for agents with kWatchTold.
 //
 //   watcher                       agent
-//   kWatch                        kWants        at once, and whenever thread_at_gate or the waiting
+//   kWatch   WatchRequest         kWants        at once, and whenever thread_at_gate or the waiting
 //                                               allocation changes
 //   kAskUse                       kWants
 //   kRoom    RoomAnswer           (none)        the allocation is tried again, or fails as it would
 //                                               without the agent
+//   kLeave                        (none)        the watcher disconnects next, and another one will
+//                                               come
 //
 // While a watcher is connected, an allocation of the program that the driver cannot serve for lack
-// of GPU memory waits for kRoom. It fails when the watcher disconnects.
+// of GPU memory waits for kRoom, for WatchRequest::longest_wait_ms at most. It fails when the
+// watcher disconnects, but not after kLeave: then it waits for the next watcher, for as long.
 //
 // Two agents use the same packets if one process has opened memory of the other
 // (agent/ipc_server.h):
@@ -116,6 +119,7 @@ enum class Type : uint16_t {
   kWatch = 14,
   kAskUse = 15,
   kRoom = 16,
+  kLeave = 17,
   kIpcGive = 32,
   kIpcWait = 33,
   kIpcAway = 34,
@@ -316,6 +320,12 @@ struct IpcAnswer {
   uint64_t bytes;
 };
 
+struct WatchRequest {
+  Header header;
+  uint32_t longest_wait_ms;  // of an allocation, even if no answer comes
+  uint32_t reserved;
+};
+
 struct RoomAnswer {
   Header header;
   uint64_t number;     // Wants::number; the agent ignores a number that no longer waits
@@ -349,6 +359,7 @@ union Packet {
   HelloReply hello;
   IpcRequest ipc_request;
   IpcAnswer ipc_answer;
+  WatchRequest watch;
   RoomAnswer room;
   Wants wants;
 };

@@ -24,6 +24,8 @@ using sharing::State;
 
 constexpr std::chrono::seconds kSurveyTimeout{10};
 constexpr std::chrono::seconds kSlowPause{60};
+// An allocation fails by itself this long after share.max_wait, in case the daemon hangs.
+constexpr std::chrono::seconds kAnswerMargin{5};
 
 std::string_view StateWord(const sharing::View& view) {
   if (!view.known) return "unknown";
@@ -130,8 +132,10 @@ Result<std::unique_ptr<ShareService>> ShareService::Start(const config::Settings
   sharing::Limits limits;
   limits.max_wait = config::Milliseconds(settings.share_max_wait_s);
   limits.host_bytes = settings.share_host_bytes;
+  service->watches_ = agent_client::WatchesOfProcesses(
+      std::chrono::duration_cast<std::chrono::milliseconds>(limits.max_wait) + kAnswerMargin);
   sharing::Manager::Outside outside{
-      agent_client::WatchesOfProcesses(), *service, *service,
+      *service->watches_, *service, *service,
       [s = service.get()](const auto& programs) { s->owners_.SetSaved(programs); },
       [](const agent_protocol::Uuid& uuid) { return device::GpuUuidOf(uuid.bytes).value; }};
   STASIS_ASSIGN(service->manager_, sharing::Manager::Start(std::move(outside), limits, saved));

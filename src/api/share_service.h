@@ -82,6 +82,7 @@ class ShareService final : private sharing::Surveys, private sharing::Swaps {
   std::map<std::string, std::set<std::string>> programs_;  // of each entry of `owners_`
   // Entries whose worker did not answer in time. They must not delay the others again and again.
   std::map<std::string, std::chrono::steady_clock::time_point> slow_;
+  std::unique_ptr<agent_client::AgentWatches> watches_;
   std::unique_ptr<sharing::Manager> manager_;
 };
 

@@ -266,8 +266,11 @@ void Manager::Carry(const Plan& plan, Work& work) {
   for (const Plan::Answer& answer : plan.answers) {
     auto found = processes_.find(answer.process);
     if (found == processes_.end() || found->second.watch == nullptr) continue;
-    (void)found->second.watch->Answer(answer.number, answer.try_again);
     ++version_;
+    if (found->second.watch->Answer(answer.number, answer.try_again)) continue;
+    // The allocation fails with the connection, or waits again on the next one.
+    DropWatch(found->second, work);
+    found->second.retry_at = Now() + kFirstRetry;
   }
   for (const Plan::Swap& swap : plan.swaps) {
     ++tasks_;
@@ -305,6 +308,8 @@ void Manager::BeginReleased(HandWork& hand, Work& work) {
     for (auto& [pid, process] : processes_) {
       if (process.program != hand.id || process.watch == nullptr) continue;
       coordinator_.Disconnected(hand.id, pid);
+      // If this fails, so do the allocations that wait.
+      (void)process.watch->WillReturn();
       watches->push_back(std::move(process.watch));
     }
   }

@@ -19,6 +19,8 @@ struct Agent {
   std::vector<std::pair<uint64_t, bool>> answers;
   bool ended = false;
   bool connected = false;
+  bool returns = false;      // the manager has said that it will connect again
+  bool takes_answers = true;
   int connections = 0;
   UniqueFd event{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
 
@@ -44,7 +46,7 @@ class Watch final : public agent_client::AgentWatch {
     std::lock_guard lock(agent_.mutex);
     agent_.connected = true;
     ++agent_.connections;
-    agent_.ended = false;
+    agent_.ended = agent_.returns = false;
   }
   ~Watch() override {
     std::lock_guard lock(agent_.mutex);
@@ -63,10 +65,16 @@ class Watch final : public agent_client::AgentWatch {
   }
   Status Answer(uint64_t number, bool try_again) override {
     std::lock_guard lock(agent_.mutex);
+    if (!agent_.takes_answers) return Fail(Code::kDeadlineExceeded, "its socket is full");
     agent_.answers.emplace_back(number, try_again);
     return {};
   }
   Result<agent_client::AgentUse> Use() override { return agent_client::AgentUse(); }
+  Status WillReturn() override {
+    std::lock_guard lock(agent_.mutex);
+    agent_.returns = true;
+    return {};
+  }
 
  private:
   Agent& agent_;
@@ -243,16 +251,18 @@ TEST_F(ManagerTest, AgentsAreDisconnectedDuringADump) {
   Start();
   AwaitConnected();
   std::atomic<bool> begun{false};
-  bool was_connected = true;
+  bool was_connected = true, returns = false;
   const uint64_t token = manager_->BeginByHand("new", Hand::kOther, [&] {
     {
       std::lock_guard lock(new_.mutex);
       was_connected = new_.connected;
+      returns = new_.returns;
     }
     begun = true;
   });
   Await([&] { return begun.load(); }, "the dump");
   EXPECT_FALSE(was_connected);
+  EXPECT_TRUE(returns) << "allocations that wait would fail";
   manager_->Refresh();
   const int before = surveys_;
   Await([&] { return surveys_ > before; }, "a survey");
@@ -262,6 +272,21 @@ TEST_F(ManagerTest, AgentsAreDisconnectedDuringADump) {
   }
   manager_->EndByHand(token, true);
   AwaitConnected();
+}
+
+TEST_F(ManagerTest, AnAgentThatTakesNoAnswersIsConnectedAgain) {
+  programs_["new"].state = State::kAwake;
+  programs_["new"].memory["gpu0"].data = 10;
+  new_.takes_answers = false;
+  Start();
+  AwaitConnected();
+  new_.Tell(Asks(4, 5));
+  Await(
+      [&] {
+        std::lock_guard lock(new_.mutex);
+        return new_.connections >= 2 && new_.connected;
+      },
+      "the second connection");
 }
 
 TEST_F(ManagerTest, OneWhoWatchesSeesTheChange) {

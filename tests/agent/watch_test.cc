@@ -19,7 +19,7 @@ using agent_client::AgentWatch;
 constexpr uint64_t kMiB = 1 << 20;
 
 std::unique_ptr<AgentWatch> WatchOf(const Target& target) {
-  auto watch = agent_client::WatchesOfProcesses().Connect(target.pid(), kLong);
+  auto watch = agent_client::WatchesOfProcesses(kLong)->Connect(target.pid(), kLong);
   EXPECT_TRUE(watch.has_value()) << watch.error().ToString();
   return watch ? std::move(*watch) : nullptr;
 }
@@ -118,7 +118,7 @@ TEST(Watch, OnlyOneAtATimeBesideAClient) {
   ASSERT_DONE(client);
   auto watch = WatchOf(target);
   ASSERT_NE(watch, nullptr);
-  auto second = agent_client::WatchesOfProcesses().Connect(target.pid(), kLong);
+  auto second = agent_client::WatchesOfProcesses(kLong)->Connect(target.pid(), kLong);
   ASSERT_FALSE(second.has_value());
   EXPECT_EQ(second.error().code, Code::kAborted);
   ASSERT_DONE(client->Status(kLong));
@@ -273,7 +273,7 @@ TEST(RoomOnce, AnAllocationFailsWhenTheProcessOfTheWatchIsKilled) {
   ASSERT_EQ(pipe(told), 0);
   const pid_t daemon = fork();
   if (daemon == 0) {
-    auto watch = agent_client::WatchesOfProcesses().Connect(target.pid(), kLong);
+    auto watch = agent_client::WatchesOfProcesses(kLong)->Connect(target.pid(), kLong);
     while (watch) {
       pollfd item{(*watch)->fd(), POLLIN, 0};
       poll(&item, 1, -1);

@@ -119,7 +119,7 @@ def wire():
         "hello": said(1, b""), "status": said(2, b""), "close": said(3, struct.pack("<II", 1000, 1)),
         "export": said(4, b""), "release": said(5, struct.pack("<II", 1, 0)),
         "map": said(6, ranges(0, 2, 2), 2), "open": said(7, b""), "commit": said(8, b""),
-        "describe": said(9, b""), "watch": said(14, b""), "ask-use": said(15, b""),
+        "describe": said(9, b""), "watch": said(14, struct.pack("<II", 65000, 0)), "leave": said(17, b""), "ask-use": said(15, b""),
         "room": said(16, struct.pack("<QII", 5, 1, 0)),
     }
     answers = {
