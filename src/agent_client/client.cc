@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "agent_client/find.h"
+#include "agent_client/retry.h"
 #include "agent_protocol/packet.h"
 #include "base/deadline.h"
 #include "ipc/socket.h"
@@ -227,10 +228,16 @@ stasis::Status AgentClient::Open(milliseconds timeout) { return AskAndAwait(Type
 
 namespace {
 
+// How long another client may take that asks a question. One that suspends or saves the program
+// takes longer, and is reported.
+constexpr milliseconds kOtherClient{300};
+
 class InProcesses final : public Agents {
  public:
   Result<std::unique_ptr<AgentLink>> Connect(process::HostPid pid, milliseconds timeout) override {
-    STASIS_ASSIGN(AgentClient client, AgentClient::Find(pid, timeout));
+    STASIS_ASSIGN(AgentClient client,
+                  RetryWhileBusy(std::min(timeout, kOtherClient),
+                                 [&] { return AgentClient::Find(pid, timeout); }));
     return std::unique_ptr<AgentLink>(new AgentClient(std::move(client)));
   }
   Result<AgentHeader> ReadHeader(process::HostPid pid) override { return ReadAgentHeader(pid); }
