@@ -21,6 +21,9 @@ constexpr int kMostAttempts = 10;
 // How often the use of the GPUs is read while a program is suspended.
 constexpr std::chrono::seconds kSampleInterval{1};
 constexpr std::chrono::seconds kRetrySurvey{1};
+constexpr std::chrono::seconds kRetrySignalFile{10};
+// A program may touch its signal file all the time.
+constexpr milliseconds kTouchInterval{250};
 
 }  // namespace
 
@@ -109,7 +112,7 @@ void Manager::Run() {
     bool touched = false;
     while (::read(inotify_.get(), bytes, sizeof bytes) > 0) touched = true;
     std::lock_guard lock(mutex_);
-    survey_wanted_ |= touched;
+    touched_ |= touched;
     if (decide_at_ && *decide_at_ <= Now()) coordinator_.TimeHasCome(Now());
     std::erase_if(roots_, [&](const auto& root) {
       pollfd end{root.second.get(), POLLIN, 0};
@@ -132,6 +135,12 @@ void Manager::Step(Work& work) {
   ConnectWatches(work, now);
   const Plan plan = coordinator_.Next(now);
   Carry(plan, work);
+  if (touched_ && now >= touch_surveyed_ + kTouchInterval) {
+    touched_ = false;
+    survey_wanted_ = true;
+    touch_surveyed_ = now;
+  }
+  if (touched_) look_again_at(touch_surveyed_ + kTouchInterval);
   if ((survey_wanted_ || plan.survey) && !survey_runs_) {
     survey_wanted_ = false;
     survey_runs_ = true;
@@ -328,7 +337,7 @@ void Manager::WatchPrograms(const SurveyAnswer& answer) {
   std::map<uint64_t, Process> before = std::move(processes_);
   processes_.clear();
   std::map<process::ProcessId, UniqueFd> roots;
-  std::map<std::string, int> files;
+  std::map<std::string, SignalFile> files;
   for (const auto& [id, program] : answer.programs) {
     for (const process::ProcessId& one : program.processes) {
       const auto pid = static_cast<uint64_t>(one.pid.value);
@@ -354,18 +363,20 @@ void Manager::WatchPrograms(const SurveyAnswer& answer) {
     }
     if (program.signal_file.empty()) continue;
     auto watched = signal_files_.find(program.signal_file);
-    files[program.signal_file] =
-        watched != signal_files_.end()
-            ? watched->second
-            : ::inotify_add_watch(inotify_.get(), program.signal_file.c_str(),
-                                  IN_ATTRIB | IN_DONT_FOLLOW);
-    // A process may have begun to use a GPU after the survey and before the watch.
-    if (watched == signal_files_.end()) survey_wanted_ = true;
+    files[program.signal_file] = watched != signal_files_.end() ? watched->second : SignalFile();
   }
-  for (const auto& [file, number] : signal_files_) {
-    if (!files.contains(file) && number >= 0) (void)::inotify_rm_watch(inotify_.get(), number);
+  for (const auto& [path, file] : signal_files_) {
+    if (files.contains(path) || file.number < 0) continue;
+    (void)::inotify_rm_watch(inotify_.get(), file.number);
   }
   signal_files_ = std::move(files);
+  for (auto& [path, file] : signal_files_) {
+    if (file.number < 0 && !file.adding && file.retry_at <= Now()) {
+      file.adding = true;
+      ++tasks_;
+      later_.emplace_back([this, path = path] { InBackground([this, path] { AddSignalFile(path); }); });
+    }
+  }
   roots_ = std::move(roots);
   // A process that the survey did not name may belong to a program that an operation works on.
   for (auto& [pid, process] : before) {
@@ -378,6 +389,20 @@ void Manager::WatchPrograms(const SurveyAnswer& answer) {
     coordinator_.Disconnected(process.program, pid);
     DropWatch(process, later_);
   }
+}
+
+void Manager::AddSignalFile(const std::string& path) {
+  const int number =
+      ::inotify_add_watch(inotify_.get(), path.c_str(), IN_ATTRIB | IN_DONT_FOLLOW);
+  std::lock_guard lock(mutex_);
+  auto found = signal_files_.find(path);
+  if (found == signal_files_.end()) {
+    if (number >= 0) (void)::inotify_rm_watch(inotify_.get(), number);
+    return;
+  }
+  found->second = {number, false, Now() + kRetrySignalFile};
+  // A process may have begun to use a GPU after the survey and before the watch.
+  if (number >= 0) survey_wanted_ = true;
 }
 
 void Manager::SurveyEnded(Time began, Result<SurveyAnswer> answer) {

@@ -121,6 +121,7 @@ class Manager {
   void Carry(const Plan& plan, Work& work);
   void BeginReleased(HandWork& hand, Work& work);
   void WatchPrograms(const SurveyAnswer& answer);
+  void AddSignalFile(const std::string& path);
   void SurveyEnded(Time began, Result<SurveyAnswer> answer);
   bool IsInOtherHands(const std::string& id) const;
   void Changed(Work& work);
@@ -137,7 +138,14 @@ class Manager {
   Coordinator coordinator_;
   std::map<uint64_t, Process> processes_;  // by pid
   std::map<process::ProcessId, UniqueFd> roots_;
-  std::map<std::string, int> signal_files_;  // inotify's numbers
+  struct SignalFile {
+    int number = -1;      // inotify's; -1: not watched
+    bool adding = false;  // a thread of its own does, because the file system may hang
+    Time retry_at{0};
+  };
+  std::map<std::string, SignalFile> signal_files_;
+  bool touched_ = false;  // a signal file, and no survey has begun since
+  Time touch_surveyed_{0};
   std::map<std::string, SurveyAnswer::Watchable> watchable_;
   std::map<uint64_t, HandWork> hands_;
   uint64_t next_token_ = 1;
