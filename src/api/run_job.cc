@@ -81,6 +81,8 @@ Result<v1::RunResponse> StartJob(Call& call, const v1::RunRequest& request,
   const char* preloaded = std::getenv("LD_PRELOAD");
   std::map<std::string, std::string> env = {
       {"STASIS_FORK_KEEPS_GPU_FILES", call.settings.keep_gpu_files ? "1" : ""},
+      // Removes the variable of a job that started this command.
+      {kShareVariable, ""},
       {"LD_PRELOAD", jobs::PreloadValue(preloaded == nullptr ? "" : preloaded, wanted.agent)}};
 
   STASIS_ASSIGN(jobs::Claim claim, store.Create(wanted));
