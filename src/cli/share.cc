@@ -7,15 +7,17 @@ namespace stasis::cli {
 void ShareFlag::AddTo(App verb) {
   verb->add_flag("--share", given,
                  "Share GPUs with other programs: --share or --share=interactive for one that "
-                 "somebody waits for, --share=batch for one that can wait. Needs the daemon")
+                 "somebody waits for, --share=batch for one that can wait. Needs the daemon. "
+                 "--share=off: do not share, in spite of share.default")
       ->option_text("[=CLASS]");
 }
 
 Result<std::string> ShareFlag::Class() const {
   if (given.empty() || given == "interactive" || given == "batch") return given;
+  if (given == "off") return std::string();
   if (given == "true") return std::string("interactive");
   return FailUsage("'" + given.substr(0, 64) + "' is not a class of programs that share GPUs",
-                   "--share=interactive or --share=batch");
+                   "--share=interactive, --share=batch or --share=off");
 }
 
 Result<api::Client> OpenShareClient(const Globals& globals) {

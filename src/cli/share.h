@@ -13,7 +13,8 @@ struct ShareFlag {
   std::string given;  // empty: not given
 
   void AddTo(App verb);
-  // Returns "interactive" or "batch", or an empty string for a program that does not share.
+  // Returns "interactive" or "batch", or an empty string for a program that does not share (also
+  // for "off").
   Result<std::string> Class() const;
 };
 

@@ -34,6 +34,13 @@ Status CheckAgent(const RunOptions& options) {
                    "leave out --no-agent, or --share");
 }
 
+// Returns true if share.default applies. It is a preference: a program that cannot share, because
+// it has no agent or the command uses no daemon, runs without.
+bool SharesByDefault(const Globals& globals, const RunOptions& options) {
+  return options.share.given.empty() && globals.settings().share_default != "off" &&
+         !options.no_agent && !globals.no_daemon;
+}
+
 // Runs in this process even if there is a daemon, so that the job inherits the session's limits,
 // control group, directory and environment.
 Outcome Run(const Globals& globals, const RunOptions& options) {
@@ -46,16 +53,17 @@ Outcome Run(const Globals& globals, const RunOptions& options) {
   if (!options.log.empty()) request.set_log(AbsolutePath(options.log));
   request.set_no_agent(options.no_agent);
   STASIS_ASSIGN(*request.mutable_share(), options.share.Class());
-  if (options.share.given.empty() && globals.settings().share_default != "off") {
-    request.set_share(globals.settings().share_default);
-  }
+  const bool by_default = SharesByDefault(globals, options);
+  if (by_default) request.set_share(globals.settings().share_default);
   if (WantsTerminal(options)) *request.mutable_terminal() = api::OwnWindowSize();
   STASIS_ASSIGN(api::Call call, OpenCall(globals));
   std::optional<api::Client> daemon;
   if (!request.share().empty()) {
     const std::string what = "cannot run " + request.argv(0);
     STASIS_TRY(Annotate(CheckAgent(options), what));
-    STASIS_ASSIGN(daemon, Annotate(OpenShareClient(globals), what));
+    auto client = OpenShareClient(globals);
+    if (!client && by_default) client.error().hint += "; with --share=off the program does not need it";
+    STASIS_ASSIGN(daemon, Annotate(std::move(client), what));
     STASIS_TRY(Annotate(daemon->NoteShare(/*starting=*/true), what));
     call.started = [&daemon](const std::string& job) {
       Status noted = daemon->NoteShare(/*starting=*/false);
