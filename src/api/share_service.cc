@@ -8,12 +8,14 @@
 #include <condition_variable>
 
 #include "api/methods.h"
+#include "api/share_target.h"
 #include "api/utf8.h"
 #include "api/worker.h"
 #include "base/log.h"
 #include "base/operation_id.h"
 #include "base/thread.h"
 #include "device/device_control.h"
+#include "process/search.h"
 
 namespace stasis::api {
 namespace {
@@ -161,26 +163,28 @@ void ShareService::JobsMayHaveChanged(uid_t uid) {
 
 std::string ShareService::Find(const Caller& caller, const v1::WorkerRequest& work,
                                const std::string& target) {
-  const bool is_pid = !target.empty() && target.size() < 10 &&
-                      target.find_first_not_of("0123456789") == target.npos;
-  if (is_pid) return manager_->ProgramOf({std::stoi(target)});
   std::vector<std::string> keys = owners_.KeysOf(caller.uid);
   if (work.context().has_folders()) {
     keys = {ShareOwnerKey(caller.uid, work.context().folders())};
   }
-  for (const std::string& key : keys) {
-    if (std::string id = key + "/" + target; manager_->IsShared(id)) return id;
-  }
-  return "";
+  const SharedPrograms programs{
+      [this](const std::string& id) { return manager_->IsShared(id); },
+      [this](process::HostPid pid) { return manager_->ProgramOf(pid); },
+      [this](const std::string& id) -> std::optional<uid_t> {
+        const auto owner = owners_.Find(SplitShareName(id).key);
+        if (!owner) return std::nullopt;
+        return owner->caller.uid;
+      },
+      [](process::HostPid pid) {
+        std::vector<process::HostPid> lineage;
+        for (const auto& stat : process::ReadLineage(pid)) lineage.push_back(stat.id.pid);
+        return lineage;
+      }};
+  return FindShared(caller, keys, target, programs);
 }
 
 std::string ShareService::ProgramOf(const Caller& caller, const v1::WorkerRequest& work) {
-  const auto hand = HandOf(work.method());
-  std::string id = hand ? Find(caller, work, TargetOf(work.request())) : "";
-  if (id.empty()) return "";
-  // The worker refuses everybody but the owner and root.
-  const auto owner = owners_.Find(SplitShareName(id).key);
-  return owner && MayManage(caller, owner->caller.uid) ? id : "";
+  return HandOf(work.method()) ? Find(caller, work, TargetOf(work.request())) : "";
 }
 
 uint64_t ShareService::BeginCall(const std::string& program, const std::string& method,

@@ -71,7 +71,8 @@ class ShareService final : private sharing::Surveys, private sharing::Swaps {
   Result<sharing::SurveyAnswer> SurveyAll();
   void AddPrograms(const std::string& entry, const ShareOwner& owner, const v1::ShareSurvey& survey,
                    sharing::SurveyAnswer& answer);
-  // Returns the program that the target of a call names, or an empty string.
+  // Returns the program that the target of a call names and that the caller may manage, or an empty
+  // string.
   std::string Find(const Caller& caller, const v1::WorkerRequest& work, const std::string& target);
 
   const v1::WorkerRequest own_;

@@ -43,11 +43,13 @@ def each_sees_and_pins_only_own_programs(new):
     demand(set(listed(alice)) == {"hers"} and set(listed(bob)) == {"his"}, "a user sees another one's program")
     demand({(share["uid"], name) for name, share in listed(root).items()} == {(ALICE, "hers"), (BOB, "his")},
            "root does not see all")
-    bob.stasis("share", "pin", "hers", expect=3)
+    for word in ("hers", str(programs[0].pid)):
+        bob.stasis("share", "pin", word, expect=3)
     bob.stasis("suspend", "hers", expect=3)
     bob.stasis("suspend", str(programs[0].pid), expect=4)
     demand(not listed(alice)["hers"]["pinned"] and listed(alice)["hers"]["state"] == "awake", "bob has changed it")
     alice.stasis("share", "pin", "hers")
+    bob.stasis("share", "unpin", str(programs[0].pid), expect=3)
     demand(listed(alice)["hers"]["pinned"], "it is not pinned")
     end(root, programs)
 
