@@ -141,6 +141,12 @@ Result<std::unique_ptr<ShareService>> ShareService::Start(const config::Settings
       [s = service.get()](const auto& programs) { s->owners_.SetSaved(programs); },
       [](const agent_protocol::Uuid& uuid) { return device::GpuUuidOf(uuid.bytes).value; }};
   STASIS_ASSIGN(service->manager_, sharing::Manager::Start(std::move(outside), limits, saved));
+  sharing::Manager& manager = *service->manager_;
+  STASIS_ASSIGN(service->waiters_,
+                ShareWaiters::Start({[&manager] { return manager.Show().version; },
+                                     [&manager](uint64_t version, std::function<void()> changed) {
+                                       manager.OnChange(version, std::move(changed));
+                                     }}));
   return service;
 }
 

@@ -16,6 +16,7 @@
 #include "api/daemon_metrics.h"
 #include "api/operation_table.h"
 #include "api/share_owners.h"
+#include "api/share_waiters.h"
 #include "base/result.h"
 #include "config/settings.h"
 #include "sharing/manager.h"
@@ -49,10 +50,8 @@ class ShareService final : private sharing::Surveys, private sharing::Swaps {
   void EndCall(uint64_t token, bool ok);
 
   v1::ListSharesResponse List(const Caller& caller);
-  // Calls `changed` once, when the version of List() is not `version` any more.
-  void OnChange(uint64_t version, std::function<void()> changed) {
-    manager_->OnChange(version, std::move(changed));
-  }
+  // The calls that wait until the version of List() changes.
+  ShareWaiters& waiters() { return *waiters_; }
   Status Pin(const Caller& caller, const v1::WorkerRequest& work,
              const v1::PinShareRequest& request);
   // Updates the metrics.
@@ -85,6 +84,7 @@ class ShareService final : private sharing::Surveys, private sharing::Swaps {
   std::map<std::string, std::chrono::steady_clock::time_point> slow_;
   std::unique_ptr<agent_client::AgentWatches> watches_;
   std::unique_ptr<sharing::Manager> manager_;
+  std::unique_ptr<ShareWaiters> waiters_;
 };
 
 }  // namespace stasis::api

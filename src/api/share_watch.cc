@@ -7,7 +7,7 @@
 namespace stasis::api {
 namespace {
 
-// Waits for a change, for the end of the caller's patience, or for its disconnection.
+// Waits for a change, or for the end of the call.
 class WaitingReactor final : public grpc::ServerUnaryReactor {
  public:
   // Set for as long as the reactor can be finished. A callback may come after its end.
@@ -16,16 +16,30 @@ class WaitingReactor final : public grpc::ServerUnaryReactor {
     WaitingReactor* reactor = nullptr;
   };
 
-  WaitingReactor(DaemonContext& daemon, Caller caller, v1::ListSharesResponse& response)
-      : daemon_(daemon), caller_(std::move(caller)), response_(response) {
+  // `call` is the call's id in the operation table.
+  WaitingReactor(DaemonContext& daemon, Caller caller, std::string call,
+                 v1::ListSharesResponse& response)
+      : daemon_(daemon), caller_(std::move(caller)), call_(std::move(call)), response_(response) {
     handle_->reactor = this;
   }
 
   void Await(uint64_t version) {
-    daemon_.share->OnChange(version, [handle = handle_] { End(*handle, /*changed=*/true); });
+    // gRPC may delete this object as soon as the call can end.
+    ShareWaiters& waiters = daemon_.share->waiters();
+    const uint64_t number = number_;
+    const std::shared_ptr<Handle> handle = handle_;
+    waiters.Add(number, version, [handle] { End(*handle, /*changed=*/true); });
+    std::lock_guard lock(handle->mutex);
+    if (handle->reactor == nullptr) waiters.Remove(number);  // cancelled before Add
   }
-  void OnCancel() override { End(*handle_, /*changed=*/false); }
-  void OnDone() override { delete this; }
+  void OnCancel() override {
+    daemon_.share->waiters().Remove(number_);
+    End(*handle_, /*changed=*/false);
+  }
+  void OnDone() override {
+    daemon_.operations.End(call_);
+    delete this;
+  }
 
  private:
   static void End(Handle& handle, bool changed) {
@@ -38,6 +52,8 @@ class WaitingReactor final : public grpc::ServerUnaryReactor {
 
   DaemonContext& daemon_;
   const Caller caller_;
+  const std::string call_;
+  const uint64_t number_ = daemon_.share->waiters().NewNumber();
   v1::ListSharesResponse& response_;
   const std::shared_ptr<Handle> handle_ = std::make_shared<Handle>();
 };
@@ -60,7 +76,13 @@ grpc::ServerUnaryReactor* AnswerShares(DaemonContext& daemon, const IdentifyCall
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }
-  auto* reactor = new WaitingReactor(daemon, std::move(*caller), response);
+  auto call = daemon.operations.Begin(*caller, "ListShares", /*operation=*/false, "");
+  if (!call) {
+    auto* reactor = context.DefaultReactor();
+    reactor->Finish(ToStatus(context, call.error()));
+    return reactor;
+  }
+  auto* reactor = new WaitingReactor(daemon, std::move(*caller), std::move(*call), response);
   reactor->Await(request.version());
   return reactor;
 }
