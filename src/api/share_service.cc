@@ -25,7 +25,10 @@ using sharing::Hand;
 using sharing::State;
 
 constexpr std::chrono::seconds kSurveyTimeout{10};
-constexpr std::chrono::seconds kSlowPause{60};
+// How long an owner is left alone after its worker has failed or was late. Doubles with each failure
+// in a row.
+constexpr std::chrono::seconds kFirstPause{1};
+constexpr std::chrono::seconds kLongestPause{60};
 // An allocation fails by itself this long after share.max_wait, in case the daemon hangs.
 constexpr std::chrono::seconds kAnswerMargin{5};
 
@@ -55,10 +58,6 @@ bool BelongsTo(const process::ProcessId& id, uid_t uid) {
   const auto credentials = process::ReadCredentials(id.pid);
   return credentials && std::all_of(std::begin(credentials->uid), std::end(credentials->uid),
                                     [uid](uid_t one) { return one == uid; });
-}
-
-process::ProcessId IdOf(const v1::Process& process) {
-  return {{static_cast<pid_t>(process.pid())}, process.start_ticks()};
 }
 
 // Starts a worker that calls one method, and collects the answers of several.
@@ -260,28 +259,17 @@ Result<sharing::SurveyAnswer> ShareService::SurveyAll() {
   const auto owners = owners_.All();
   SurveyWorkers workers;
   if (!owners.empty()) workers.Ask(kOwn, own_, /*gpus=*/true);
-  {
-    std::lock_guard lock(mutex_);
-    std::erase_if(slow_, [](const auto& entry) { return Clock::now() > entry.second; });
-  }
   for (const auto& [entry, owner] : owners) {
-    std::lock_guard lock(mutex_);
-    if (!slow_.contains(entry)) workers.Ask(entry, owner.work, /*gpus=*/false);
+    if (!IsPaused(entry)) workers.Ask(entry, owner.work, /*gpus=*/false);
   }
   for (const std::string& late : workers.Await()) {
-    std::lock_guard lock(mutex_);
-    slow_[late] = Clock::now() + kSlowPause;
+    log::Write(log::Level::kWarn, "a survey of shared GPUs was late", {{"owner", late}});
   }
-  sharing::SurveyAnswer answer;
-  answer.survey.host_free_bytes = UINT64_MAX;
-  for (const auto& [entry, survey] : workers.answers()) {
-    if (entry != kOwn) continue;
-    // The figures of the GPUs come from the daemon's own worker, because users can change theirs.
-    if (!survey) return Fail(survey.error());
-    for (const auto& gpu : survey->gpus()) {
-      answer.survey.gpus[gpu.uuid()] = {gpu.total_bytes(), gpu.free_bytes()};
-    }
-    answer.survey.host_free_bytes = survey->host_free_bytes();
+  ShareAnswer answer(BelongsTo);
+  // The figures of the machine come from the daemon's own worker, because users can change theirs.
+  if (auto own = workers.answers().find(kOwn); own != workers.answers().end()) {
+    if (!own->second) return Fail(own->second.error());
+    answer.AddMachine(*own->second);
   }
   for (const auto& [entry, owner] : owners) {
     auto found = workers.answers().find(entry);
@@ -293,49 +281,46 @@ Result<sharing::SurveyAnswer> ShareService::SurveyAll() {
       log::Fields fields = {{"uid", uint64_t{owner.caller.uid}}};
       for (auto& field : log::ErrorFields(found->second.error())) fields.push_back(field);
       log::Write(log::Level::kWarn, "cannot survey the programs of a user that share GPUs", fields);
+      Pause(entry);
     }
-    // Nothing is known of its programs, so nothing is done with them.
     std::lock_guard lock(mutex_);
-    for (const std::string& id : programs_[entry]) answer.survey.programs[id] = std::nullopt;
+    for (const std::string& id : programs_[entry]) answer.AddUnknown(id);
   }
-  return answer;
+  return std::move(answer).Take();
+}
+
+bool ShareService::IsPaused(const std::string& entry) {
+  std::lock_guard lock(mutex_);
+  auto found = paused_.find(entry);
+  return found != paused_.end() && Clock::now() < found->second.until;
+}
+
+void ShareService::Pause(const std::string& entry) {
+  std::chrono::seconds length;
+  {
+    std::lock_guard lock(mutex_);
+    Paused& paused = paused_[entry];
+    paused.length = std::clamp(paused.length * 2, kFirstPause, kLongestPause);
+    paused.until = Clock::now() + paused.length;
+    length = paused.length;
+  }
+  // No event of its programs would cause the next survey, because none of them may be known.
+  auto thread = Thread::Start([this, length] {
+    timespec pause{length.count(), 0};
+    ::nanosleep(&pause, nullptr);
+    manager_->Refresh();
+  });
+  if (thread) std::move(*thread).Detach();
 }
 
 void ShareService::AddPrograms(const std::string& entry, const ShareOwner& owner,
-                               const v1::ShareSurvey& survey, sharing::SurveyAnswer& answer) {
+                               const v1::ShareSurvey& survey, ShareAnswer& answer) {
   const std::string key = ShareOwnerKey(owner.caller.uid, survey.folders());
   if (!owners_.Resolve(entry, key)) return;
-  std::set<std::string> ids;
-  answer.survey.spill_free_bytes =
-      std::max(answer.survey.spill_free_bytes, survey.spill_free_bytes());
-  for (const auto& program : survey.programs()) {
-    const std::string id = key + "/" + program.job();
-    const process::ProcessId root = IdOf(program.root());
-    if (!BelongsTo(root, owner.caller.uid)) continue;
-    ids.insert(id);
-    auto& watchable = answer.programs[id];
-    watchable.roots.push_back(root);
-    watchable.signal_file = program.signal_file();
-    auto& facts = answer.survey.programs[id];
-    if (program.busy()) continue;
-    facts.emplace();
-    facts->share_class =
-        program.class_() == "batch" ? sharing::Class::kBatch : sharing::Class::kInteractive;
-    facts->state = program.state() == "suspended"      ? State::kSuspended
-                   : program.state() == "context kept" ? State::kContextKept
-                                                       : State::kAwake;
-    for (const auto& gpu : program.gpus()) {
-      facts->memory[gpu.uuid()] = {gpu.data_bytes(), gpu.context_bytes(), 0};
-    }
-    facts->obstacle = program.obstacle();
-    facts->can_spill = survey.spill_free_bytes() > 0;
-    for (const auto& process : program.processes()) {
-      const process::ProcessId one = IdOf(process);
-      if (BelongsTo(one, owner.caller.uid)) watchable.processes.push_back(one);
-    }
-  }
+  std::set<std::string> ids = answer.AddPrograms(key, owner.caller.uid, survey);
   if (ids.empty()) owners_.Forget(entry);
   std::lock_guard lock(mutex_);
+  paused_.erase(entry);
   programs_[entry] = std::move(ids);
 }
 

@@ -15,6 +15,7 @@
 #include "api/caller.h"
 #include "api/daemon_metrics.h"
 #include "api/operation_table.h"
+#include "api/share_answer.h"
 #include "api/share_owners.h"
 #include "api/share_waiters.h"
 #include "base/result.h"
@@ -69,7 +70,10 @@ class ShareService final : private sharing::Surveys, private sharing::Swaps {
              std::function<void(sharing::SwapResult)> done) override;
   Result<sharing::SurveyAnswer> SurveyAll();
   void AddPrograms(const std::string& entry, const ShareOwner& owner, const v1::ShareSurvey& survey,
-                   sharing::SurveyAnswer& answer);
+                   ShareAnswer& answer);
+  bool IsPaused(const std::string& entry);
+  // Leaves an owner alone for a while, and surveys again after it.
+  void Pause(const std::string& entry);
   // Returns the program that the target of a call names and that the caller may manage, or an empty
   // string.
   std::string Find(const Caller& caller, const v1::WorkerRequest& work, const std::string& target);
@@ -80,8 +84,12 @@ class ShareService final : private sharing::Surveys, private sharing::Swaps {
   DaemonMetrics& metrics_;
   std::mutex mutex_;
   std::map<std::string, std::set<std::string>> programs_;  // of each entry of `owners_`
-  // Entries whose worker did not answer in time. They must not delay the others again and again.
-  std::map<std::string, std::chrono::steady_clock::time_point> slow_;
+  // Entries whose worker has failed. They must not delay the others again and again.
+  struct Paused {
+    std::chrono::seconds length{0};
+    std::chrono::steady_clock::time_point until;
+  };
+  std::map<std::string, Paused> paused_;
   std::unique_ptr<agent_client::AgentWatches> watches_;
   std::unique_ptr<sharing::Manager> manager_;
   std::unique_ptr<ShareWaiters> waiters_;

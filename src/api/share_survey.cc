@@ -1,11 +1,13 @@
 #include "api/share_survey.h"
 
 #include <fmt/format.h>
+#include <sys/sysinfo.h>
 
 #include <algorithm>
 #include <map>
 
 #include "api/methods.h"
+#include "api/survey_agents.h"
 #include "api/target.h"
 #include "api/usage_error.h"
 #include "api/utf8.h"
@@ -23,8 +25,6 @@
 
 namespace stasis::api {
 namespace {
-
-constexpr std::chrono::milliseconds kShareAnswer{2000};
 
 // The memory of one process on its GPUs, and whether its agent can give it away.
 struct ProcessFacts {
@@ -46,11 +46,13 @@ std::map<std::string, uint64_t> DataOf(const agent_protocol::HelloReply& hello) 
 ProcessFacts FactsOf(gpu_state::Services& services, const checks::SurveyedProcess& process) {
   ProcessFacts facts;
   std::map<std::string, uint64_t> data;
-  auto agent = gpu_state::FindAgent(*services.agents, process.id, kShareAnswer);
+  auto agent = gpu_state::FindAgent(*services.agents, process.id);
   if (!agent) {
     facts.obstacle = fmt::format("process {}: {}", process.id.pid.value, agent.error().ToString());
   } else if (*agent == nullptr) {
-    facts.obstacle = fmt::format("process {} runs without the agent", process.id.pid.value);
+    if (process::IsAlive(process.id)) {
+      facts.obstacle = fmt::format("process {} runs without the agent", process.id.pid.value);
+    }
   } else {
     facts.has_agent = true;
     data = DataOf((*agent)->hello());
@@ -83,19 +85,25 @@ ProcessFacts FactsOf(gpu_state::Services& services, const checks::SurveyedProces
   return facts;
 }
 
-void Survey(gpu_state::Services& services, const jobs::Job& job,
+// `agents` are those of `services`.
+void Survey(gpu_state::Services& services, SurveyAgents& agents, const jobs::Job& job,
             v1::ShareSurvey::Program& program) {
   const auto& root = job.processes->root;
   program.mutable_root()->set_pid(root.pid.value);
   program.mutable_root()->set_start_ticks(root.start_time);
   if (!plan::CheckNotUnderWay(services.paths, root)) return program.set_busy(true);
-  auto surveyed = checks::SurveyTarget(services, {job.id, job.id, root});
+  (void)agents.TakeFailure();
+  std::vector<checks::Refused> refused;
+  auto surveyed = checks::SurveyTarget(services, {job.id, job.id, root}, &refused);
+  // An error that may be gone at the next survey says nothing about the program.
+  if (!surveyed && !IsLasting(surveyed.error())) return program.set_busy(true);
   if (!surveyed) {
     // For example a program of another user below this job.
     program.set_state("awake");
     program.set_obstacle(Utf8(surveyed.error().ToString()));
     return;
   }
+  if (!refused.empty()) program.set_obstacle(Utf8(refused.front().error.ToString()));
   bool awake = false, kept = false;
   std::map<std::string, v1::Share::Gpu> gpus;
   for (const auto& process : surveyed->device_processes) {
@@ -120,8 +128,9 @@ void Survey(gpu_state::Services& services, const jobs::Job& job,
   program.set_state(awake || surveyed->device_processes.empty() ? "awake"
                     : kept                                      ? "context kept"
                                                                 : "suspended");
-  // An operation may have begun meanwhile.
-  if (!plan::CheckNotUnderWay(services.paths, root)) program.set_busy(true);
+  // An operation may have begun meanwhile, or another client was connected to an agent.
+  const bool failed = agents.TakeFailure();
+  if (failed || !plan::CheckNotUnderWay(services.paths, root)) program.set_busy(true);
 }
 
 // Host memory that suspends can still use: free memory, and arenas whose data is not needed.
@@ -138,6 +147,11 @@ uint64_t HostFreeBytes(const Paths& paths) {
     if (arena.in_memory && unused && !arena.in_use) bytes += arena.capacity_bytes;
   }
   return bytes;
+}
+
+uint64_t HostTotalBytes() {
+  struct sysinfo info {};
+  return ::sysinfo(&info) == 0 ? uint64_t{info.totalram} * info.mem_unit : 0;
 }
 
 uint64_t SpillFreeBytes(const config::Settings& settings) {
@@ -190,6 +204,22 @@ Result<v1::ShareSurvey> SurveyShares(Call& call, const v1::SurveySharesRequest& 
   *survey.mutable_folders() = FoldersOf(call.paths);
   gpu_state::Services services =
       gpu_state::MakeServices(call.paths, call.settings, STASIS_VERSION, /*keep_arenas=*/false);
+  if (request.gpus()) {
+    survey.set_host_free_bytes(HostFreeBytes(call.paths));
+    survey.set_host_total_bytes(HostTotalBytes());
+    auto gpus = services.device->Gpus();
+    // Without a driver there are no GPUs to share.
+    if (!gpus && gpus.error().code != Code::kUnimplemented) return Fail(std::move(gpus).error());
+    for (const auto& gpu : gpus.value_or(std::vector<device::Gpu>())) {
+      auto& message = *survey.add_gpus();
+      message.set_uuid(gpu.uuid.value);
+      message.set_total_bytes(gpu.total_bytes);
+      message.set_free_bytes(gpu.free_bytes);
+    }
+    return survey;
+  }
+  const auto agents = std::make_shared<SurveyAgents>(services.agents);
+  services.agents = agents;
   const jobs::Store store(call.paths.jobs());
   STASIS_ASSIGN(const auto listed, store.List());
   for (const auto& entry : listed) {
@@ -202,20 +232,9 @@ Result<v1::ShareSurvey> SurveyShares(Call& call, const v1::SurveySharesRequest& 
     program.set_class_(entry.job->share);
     const std::string signal_file = ShareSignalFile(store.Folder(entry.id));
     if (PathExists(signal_file)) program.set_signal_file(signal_file);
-    Survey(services, *entry.job, program);
+    Survey(services, *agents, *entry.job, program);
   }
-  survey.set_host_free_bytes(HostFreeBytes(call.paths));
   survey.set_spill_free_bytes(SpillFreeBytes(call.settings));
-  if (!request.gpus()) return survey;
-  auto gpus = services.device->Gpus();
-  // Without a driver there are no GPUs to share.
-  if (!gpus && gpus.error().code != Code::kUnimplemented) return Fail(std::move(gpus).error());
-  for (const auto& gpu : gpus.value_or(std::vector<device::Gpu>())) {
-    auto& message = *survey.add_gpus();
-    message.set_uuid(gpu.uuid.value);
-    message.set_total_bytes(gpu.total_bytes);
-    message.set_free_bytes(gpu.free_bytes);
-  }
   return survey;
 }
 

@@ -68,8 +68,10 @@ void Coordinator::Apply(const Survey& survey, Time now) {
   }
   if (settled || memory_bytes_ == 0) {
     // A tenth of the memory is left to everything else.
-    memory_bytes_ = limits_.host_bytes != 0 ? limits_.host_bytes
-                                            : (survey.host_free_bytes + AwayBytes()) / 10 * 9;
+    uint64_t bytes = survey.host_free_bytes + AwayBytes();
+    // Records that say more are false.
+    if (survey.host_total_bytes != 0) bytes = std::min(bytes, survey.host_total_bytes);
+    memory_bytes_ = limits_.host_bytes != 0 ? limits_.host_bytes : bytes / 10 * 9;
     spill_bytes_ = survey.spill_free_bytes;
   }
   surveyed_ = std::max(surveyed_, survey.began);
@@ -310,7 +312,11 @@ Table Coordinator::MakeTable(Time now, bool hopeful) const {
     row.target = program.target;
     const bool in_way = !program.known || InHand(id) || now < program.held_until ||
                         HandWaits(id, Hand::kOther) || HandWaits(id, Hand::kSuspend);
-    row.pinned = program.pinned || !program.facts.obstacle.empty() || (in_way && !hopeful);
+    // Only its owner's files could take its data.
+    const bool no_room = !program.facts.can_spill && program.facts.state == State::kAwake &&
+                         AwayBytes() + DataBytes(program.facts) > memory_bytes_;
+    row.pinned = program.pinned || no_room || !program.facts.obstacle.empty() ||
+                 (in_way && !hopeful);
     // An allocation of a program that cannot be suspended for a while can still be served.
     const bool held = now < program.held_until && program.facts.state == State::kAwake;
     if (!in_way || held || hopeful) row.wanted_since = program.wanted_since;

@@ -48,6 +48,7 @@ struct Survey {
   std::map<std::string, Gpu> gpus;
   // Host memory that could be used for more suspended data.
   uint64_t host_free_bytes = 0;
+  uint64_t host_total_bytes = 0;  // of the machine; 0 if unknown
   // Room for files with more of it.
   uint64_t spill_free_bytes = 0;
   // All living programs. Without facts for a program on which an operation is in progress.

@@ -440,5 +440,36 @@ TEST_F(CoordinatorTest, DataGoesToFilesWhenHostMemoryIsUsedUp) {
   EXPECT_TRUE(plan.swaps[0].spill);
 }
 
+// Another user has a folder for such files, which is of no use to this program.
+TEST_F(CoordinatorTest, AProgramWithoutFilesStaysWhenHostMemoryIsUsedUp) {
+  Limits limits;
+  limits.host_bytes = 50;
+  coordinator_ = Coordinator(limits);
+  Add("old", 60);
+  Add("new", 60, State::kSuspended);
+  Survey survey;
+  survey.gpus["gpu0"] = {80, 20};
+  survey.spill_free_bytes = 1000;
+  for (const auto& [id, facts] : programs_) survey.programs[id] = facts;
+  coordinator_.Apply(survey, now_);
+  now_ += seconds(10);
+  AtGate("new");
+  survey.began = now_;
+  coordinator_.Apply(survey, now_);
+  EXPECT_EQ(Swaps(coordinator_.Next(now_)), "");
+}
+
+TEST_F(CoordinatorTest, FalseSizesDoNotMakeHostMemoryLargerThanItIs) {
+  Add("false", 1000000, State::kSuspended);
+  Survey survey;
+  survey.began = now_;
+  survey.gpus["gpu0"] = {80, 80};
+  survey.host_free_bytes = 100;
+  survey.host_total_bytes = 1000;
+  survey.programs["false"] = programs_["false"];
+  coordinator_.Apply(survey, now_);
+  EXPECT_FALSE(coordinator_.HasHostRoom(1));
+}
+
 }  // namespace
 }  // namespace stasis::sharing
