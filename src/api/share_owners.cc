@@ -9,6 +9,7 @@
 #include "base/hex.h"
 #include "base/log.h"
 #include "base/sha256.h"
+#include "process/proc.h"
 
 namespace stasis::api {
 namespace {
@@ -22,6 +23,8 @@ constexpr std::chrono::seconds kStartTime{60};
 std::string Digest(const v1::CallContext::Folders& folders) {
   return HexOfBytes(View(Sha256(folders.SerializeAsString())).substr(0, 4));
 }
+
+std::string BootId() { return process::BootId().value_or(""); }
 
 }  // namespace
 
@@ -45,6 +48,8 @@ std::map<std::string, sharing::Saved> ShareOwners::Load() {
     }
     return {};
   }
+  // The folder of the socket may survive a reboot. The programs do not.
+  if (state.boot_id() != BootId()) return {};
   for (const auto& stored : state.owners()) {
     ShareOwner owner;
     owner.work = stored.work();
@@ -73,6 +78,7 @@ std::map<std::string, sharing::Saved> ShareOwners::Load() {
 
 void ShareOwners::SaveLocked() const {
   v1::ShareState state;
+  state.set_boot_id(BootId());
   for (const auto& [name, entry] : entries_) {
     auto& owner = *state.add_owners();
     *owner.mutable_work() = entry.owner.work;
@@ -130,8 +136,28 @@ void ShareOwners::Forget(const std::string& name) {
 
 void ShareOwners::SetSaved(const std::map<std::string, sharing::Saved>& saved) {
   std::lock_guard lock(mutex_);
-  saved_ = saved;
+  std::map<std::string, sharing::Saved> before = std::exchange(saved_, saved);
+  for (const auto& [id, one] : before) {
+    const bool kept = std::any_of(entries_.begin(), entries_.end(), [&](const auto& entry) {
+      return entry.second.jobs.contains(id);
+    });
+    // A restored job is awake, so only the pin has a meaning.
+    if (one.pinned && kept) saved_.try_emplace(id, sharing::Saved{.pinned = true});
+  }
   SaveLocked();
+}
+
+void ShareOwners::SetJobs(const std::string& entry, std::set<std::string> jobs) {
+  std::lock_guard lock(mutex_);
+  if (auto found = entries_.find(entry); found != entries_.end()) {
+    found->second.jobs = std::move(jobs);
+  }
+}
+
+bool ShareOwners::IsPinned(const std::string& id) const {
+  std::lock_guard lock(mutex_);
+  auto found = saved_.find(id);
+  return found != saved_.end() && found->second.pinned;
 }
 
 std::map<std::string, ShareOwner> ShareOwners::All() const {

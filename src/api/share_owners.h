@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,9 +47,13 @@ class ShareOwners {
   std::map<std::string, sharing::Saved> Load();
   // Adds the caller of `work`. Returns kResourceExhausted if there are too many.
   Status Add(const Caller& caller, const v1::WorkerRequest& work);
-  // Forgets an owner without jobs, unless it was added a short time ago.
+  // Forgets an owner without jobs that share or can be restored, unless it was added a short time ago.
   void Forget(const std::string& entry);
+  // Keeps these accounts, and the pins of jobs of SetJobs that are not running.
   void SetSaved(const std::map<std::string, sharing::Saved>& saved);
+  // Sets the ids of the owner's jobs that run or can be restored.
+  void SetJobs(const std::string& entry, std::set<std::string> jobs);
+  bool IsPinned(const std::string& id) const;
 
   // The entries by a key of this class, which is not the owner's key: the folders of a call may be
   // unknown until a worker has resolved them.
@@ -63,6 +68,7 @@ class ShareOwners {
     ShareOwner owner;
     std::string key;
     std::chrono::steady_clock::time_point added;
+    std::set<std::string> jobs = {};
   };
   void SaveLocked() const;
 

@@ -249,7 +249,16 @@ void ShareService::Publish() {
 }
 
 void ShareService::Start(std::function<void(Result<sharing::SurveyAnswer>)> done) {
-  auto thread = Thread::Start([this, done] { done(SurveyAll()); });
+  auto survey = [this, done] {
+    done(SurveyAll());
+    std::vector<std::string> pins;
+    {
+      std::lock_guard lock(mutex_);
+      pins.swap(pin_again_);
+    }
+    for (const std::string& id : pins) manager_->Pin(id, true);
+  };
+  auto thread = Thread::Start(survey);
   if (!thread) return done(Fail(std::move(thread).error()));
   std::move(*thread).Detach();
 }
@@ -318,8 +327,17 @@ void ShareService::AddPrograms(const std::string& entry, const ShareOwner& owner
   const std::string key = ShareOwnerKey(owner.caller.uid, survey.folders());
   if (!owners_.Resolve(entry, key)) return;
   std::set<std::string> ids = answer.AddPrograms(key, owner.caller.uid, survey);
-  if (ids.empty()) owners_.Forget(entry);
+  if (survey.jobs().empty()) owners_.Forget(entry);
+  std::set<std::string> jobs;
+  for (const auto& job : survey.jobs()) {
+    if (jobs.size() < ShareAnswer::kMaxPrograms) jobs.insert(key + "/" + job);
+  }
+  owners_.SetJobs(entry, std::move(jobs));
   std::lock_guard lock(mutex_);
+  // A job that was dumped and restored is a new program for the manager.
+  for (const std::string& id : ids) {
+    if (!programs_[entry].contains(id) && owners_.IsPinned(id)) pin_again_.push_back(id);
+  }
   paused_.erase(entry);
   programs_[entry] = std::move(ids);
 }

@@ -154,6 +154,13 @@ uint64_t HostTotalBytes() {
   return ::sysinfo(&info) == 0 ? uint64_t{info.totalram} * info.mem_unit : 0;
 }
 
+// Returns true if the job shares GPUs now, or will when it is restored.
+bool MayShare(const jobs::Job& job) {
+  if (job.share.empty() || jobs::WasMoved(job)) return false;
+  return !jobs::HasEnded(job.state) ||
+         (!job.checkpoints.empty() && !job.checkpoints.back().image.empty());
+}
+
 uint64_t SpillFreeBytes(const config::Settings& settings) {
   if (settings.spill_dir.empty()) return 0;
   return FreeBytes(settings.spill_dir).value_or(0);
@@ -223,6 +230,7 @@ Result<v1::ShareSurvey> SurveyShares(Call& call, const v1::SurveySharesRequest& 
   const jobs::Store store(call.paths.jobs());
   STASIS_ASSIGN(const auto listed, store.List());
   for (const auto& entry : listed) {
+    if (entry.job && MayShare(*entry.job)) survey.add_jobs(entry.id);
     if (!entry.job || entry.job->share.empty() || !entry.job->processes ||
         entry.job->state != jobs::State::kRunning) {
       continue;
