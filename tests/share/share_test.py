@@ -110,8 +110,11 @@ def by_hand(world, idle):
     world.stasis("share", "unpin", idle.name)
     world.stasis("suspend", idle.name)
     await_shares(world, lambda all_shares: all_shares[idle.name]["by_hand"], "the suspend by hand is not known")
+    world.stasis("share", "pin", idle.name)
     world.stasis("dump", idle.name)
+    await_shares(world, lambda all_shares: idle.name not in all_shares, "a dumped job shares")
     world.stasis("restore", idle.name)
+    await_shares(world, lambda all_shares: all_shares.get(idle.name, {}).get("pinned"), "the pin is lost")
 
 
 def two_over_two_gpus(world):
@@ -129,6 +132,11 @@ def run(world):
     world.env["STASIS_HELPER_IDLE_S"] = "5"
     world.stasis("run", "--share", "--", "true", expect=3)
     demand("needs the daemon" in world.last.err, lambda: str(world.last))
+    world.env["STASIS_SHARE"] = "interactive"
+    world.stasis("run", "--", "true", expect=3)
+    for options in (["run", "--share=off"], ["run", "--no-agent"], ["--no-daemon", "run"]):
+        world.stasis(*options, "--", "true")
+    del world.env["STASIS_SHARE"]
     daemon = DaemonFixture(world).start()
     world.stasis("run", "--share", "--no-agent", "--", "true", expect=2)
     world.stasis("run", "--share=often", "--", "true", expect=2)
