@@ -27,6 +27,7 @@ def begin(new):
     socket = {"STASIS_SOCKET": str(root.folder / "socket")}
     for world in (root, alice, bob):
         world.env.update(socket)
+        del world.env["SOFTGPU_DIR"]  # workers have the daemon's environment; each user has own software GPUs
     root.stasis("daemon", "start")
     return root, alice, bob
 
