@@ -24,7 +24,7 @@ struct DaemonContext {
   DaemonMetrics metrics{started_ms};
   UsageWatch usage{metrics};
   std::unique_ptr<ShareService> share;  // set before the first call is served
-  std::string metrics_address;  // HOST:PORT; empty if metrics are not served
+  std::string metrics_address;          // HOST:PORT; empty if metrics are not served
   // Ends the daemon. Called when the daemon is drained.
   std::function<void()> stop;
 };

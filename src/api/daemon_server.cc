@@ -33,9 +33,8 @@ Result<std::unique_ptr<DaemonServer>> DaemonServer::Start(DaemonContext& daemon)
   STASIS_TRY(server->Bind());
   STASIS_TRY(server->WarmUp());
   const std::string folder = daemon.socket_path.substr(0, daemon.socket_path.rfind('/'));
-  STASIS_ASSIGN(daemon.share,
-                ShareService::Start(daemon.settings, folder, OwnWork(daemon.settings),
-                                    daemon.operations, daemon.metrics));
+  STASIS_ASSIGN(daemon.share, ShareService::Start(daemon.settings, folder, OwnWork(daemon.settings),
+                                                  daemon.operations, daemon.metrics));
   if (!daemon.settings.daemon_listen.empty()) STASIS_TRY(ServeTcp(daemon, server->servers_));
   return server;
 }

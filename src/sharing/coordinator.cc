@@ -64,7 +64,8 @@ void Coordinator::Apply(const Survey& survey, Time now) {
     if (!settled && !is_new && entry->second != 0) continue;
     uint64_t shared = gpu.free_bytes;
     for (const auto& [id, program] : programs_) shared += OccupiedBytes(program.facts, uuid);
-    entry->second = std::min(shared, gpu.total_bytes);
+    const uint64_t bytes = std::min(shared, gpu.total_bytes);
+    entry->second = bytes - std::min(bytes, MoverBytes(uuid));
   }
   if (settled || memory_bytes_ == 0) {
     // A tenth of the memory is left to everything else.
@@ -213,6 +214,17 @@ void Coordinator::UpdateWanted(const std::string& id, Program& program, Time now
   } else if (!program.wanted_since) {
     program.wanted_since = now;
   }
+}
+
+// The process that copies the data needs a context too, as small as the smallest of a program.
+uint64_t Coordinator::MoverBytes(const std::string& gpu) const {
+  uint64_t least = 0;
+  for (const auto& [id, program] : programs_) {
+    auto memory = program.facts.memory.find(gpu);
+    if (memory == program.facts.memory.end() || memory->second.contexts == 0) continue;
+    least = least == 0 ? memory->second.contexts : std::min(least, memory->second.contexts);
+  }
+  return least;
 }
 
 uint64_t Coordinator::AwayBytes() const {

@@ -199,6 +199,7 @@ class Coordinator {
   void Refuse(Plan& plan, const Refusal& refusal, Time now);
   void Start(Plan& plan, const Action& action, Time now);
   uint64_t AwayBytes() const;
+  uint64_t MoverBytes(const std::string& gpu) const;
 
   Limits limits_;
   std::map<std::string, Program> programs_;

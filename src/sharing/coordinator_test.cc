@@ -408,6 +408,15 @@ TEST_F(CoordinatorTest, ProgramsOverSeveralGpusAreSwappedAsOne) {
   EXPECT_EQ(Swaps(Next()), "resume b");
 }
 
+TEST_F(CoordinatorTest, RoomIsLeftForTheContextOfTheMover) {
+  Add("old", 30, State::kAwake, 10);
+  Add("new", 25, State::kSuspended, 10);
+  Look();
+  Pass(seconds(10));
+  AtGate("new");
+  EXPECT_EQ(Swaps(Next()), "suspend old") << "30 + 10 + 25 + 10 leave no room for 10 more";
+}
+
 TEST_F(CoordinatorTest, HostMemoryIsAskedForBeforeAProgramStarts) {
   Limits limits;
   limits.host_bytes = 100;

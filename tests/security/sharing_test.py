@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Two users whose programs share GPUs through root's daemon."""
 import json
+import shutil
 import sys
 
 import users
@@ -21,12 +22,13 @@ def listed(world):
     return {share["job"]: share for share in world.stasis("share", "--json").json()["shares"]}
 
 
-def begin(new):
-    root, alice, bob = new(), new(ALICE), new(BOB)
+def begin(create):
+    root, alice, bob = create(), create(ALICE), create(BOB)
     root.folder.chmod(0o755)
     socket = {"STASIS_SOCKET": str(root.folder / "socket")}
     for world in (root, alice, bob):
         world.env.update(socket)
+        del world.env["SOFTGPU_DIR"]  # workers have the daemon's environment; each user has own software GPUs
     root.stasis("daemon", "start")
     return root, alice, bob
 
@@ -35,6 +37,8 @@ def end(root, programs):
     for program in programs:
         program.finish()
     root.stasis("daemon", "drain")
+    for uid in (0, ALICE, BOB):
+        shutil.rmtree(f"/tmp/softgpu-{uid}", ignore_errors=True)
 
 
 def each_sees_and_pins_only_own_programs(new):
