@@ -7,7 +7,6 @@
 #include <map>
 
 #include "api/methods.h"
-#include "api/survey_agents.h"
 #include "api/target.h"
 #include "api/usage_error.h"
 #include "api/utf8.h"
@@ -20,6 +19,7 @@
 #include "gpu_state/gpu_shards.h"
 #include "gpu_state/host_memory.h"
 #include "gpu_state/services.h"
+#include "gpu_state/survey_agents.h"
 #include "jobs/store.h"
 #include "plan/journal.h"
 
@@ -86,7 +86,7 @@ ProcessFacts FactsOf(gpu_state::Services& services, const checks::SurveyedProces
 }
 
 // `agents` are those of `services`.
-void Survey(gpu_state::Services& services, SurveyAgents& agents, const jobs::Job& job,
+void Survey(gpu_state::Services& services, gpu_state::SurveyAgents& agents, const jobs::Job& job,
             v1::ShareSurvey::Program& program) {
   const auto& root = job.processes->root;
   program.mutable_root()->set_pid(root.pid.value);
@@ -96,7 +96,7 @@ void Survey(gpu_state::Services& services, SurveyAgents& agents, const jobs::Job
   std::vector<checks::Refused> refused;
   auto surveyed = checks::SurveyTarget(services, {job.id, job.id, root}, &refused);
   // An error that may be gone at the next survey says nothing about the program.
-  if (!surveyed && !IsLasting(surveyed.error())) return program.set_busy(true);
+  if (!surveyed && !gpu_state::IsLasting(surveyed.error())) return program.set_busy(true);
   if (!surveyed) {
     // For example a program of another user below this job.
     program.set_state("awake");
@@ -225,7 +225,7 @@ Result<v1::ShareSurvey> SurveyShares(Call& call, const v1::SurveySharesRequest& 
     }
     return survey;
   }
-  const auto agents = std::make_shared<SurveyAgents>(services.agents);
+  const auto agents = std::make_shared<gpu_state::SurveyAgents>(services.agents);
   services.agents = agents;
   const jobs::Store store(call.paths.jobs());
   STASIS_ASSIGN(const auto listed, store.List());

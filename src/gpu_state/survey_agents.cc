@@ -1,8 +1,8 @@
-#include "api/survey_agents.h"
+#include "gpu_state/survey_agents.h"
 
 #include <algorithm>
 
-namespace stasis::api {
+namespace stasis::gpu_state {
 
 bool IsLasting(const Error& error) {
   switch (error.code) {
@@ -24,4 +24,4 @@ Result<std::unique_ptr<agent_client::AgentLink>> SurveyAgents::Connect(
   return agent;
 }
 
-}  // namespace stasis::api
+}  // namespace stasis::gpu_state

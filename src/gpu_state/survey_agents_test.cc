@@ -1,8 +1,8 @@
-#include "api/survey_agents.h"
+#include "gpu_state/survey_agents.h"
 
 #include <gtest/gtest.h>
 
-namespace stasis::api {
+namespace stasis::gpu_state {
 namespace {
 
 using std::chrono::milliseconds;
@@ -46,4 +46,4 @@ TEST(SurveyAgentsTest, AnAgentThatDoesNotAnswerDelaysTheSurveyBriefly) {
 }
 
 }  // namespace
-}  // namespace stasis::api
+}  // namespace stasis::gpu_state

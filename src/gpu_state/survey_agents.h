@@ -9,7 +9,7 @@
 
 #include "agent_client/agent_link.h"
 
-namespace stasis::api {
+namespace stasis::gpu_state {
 
 class SurveyAgents final : public agent_client::Agents {
  public:
@@ -36,4 +36,4 @@ class SurveyAgents final : public agent_client::Agents {
 // at the next attempt.
 bool IsLasting(const Error& error);
 
-}  // namespace stasis::api
+}  // namespace stasis::gpu_state
