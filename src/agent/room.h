@@ -1,8 +1,8 @@
 // Allocations that found no GPU memory, and wait until a watcher has made room (watch.h).
 //
 // A waiting thread counts as outside of the gate and holds no mutex of the agent, so its program
-// can be suspended and forked meanwhile. Without a watcher nothing waits, and with one an allocation
-// waits for a limited time, so that it also ends if the watcher hangs.
+// can be suspended and forked meanwhile. Without a watcher nothing waits, and with one an
+// allocation waits for a limited time, so that it also ends if the watcher hangs.
 //
 // Safe to call from any thread, except Reset.
 #pragma once

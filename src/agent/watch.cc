@@ -22,9 +22,9 @@ using agent_protocol::Wants;
 Watched g_watcher;
 // The last rejected watcher. If its socket were closed at once, it would lose the answer.
 Watched g_rejected;
-Wants g_told;         // what the watcher was last told
-bool g_due = false;   // the watcher must be told even if nothing has changed
-bool g_full = false;  // its socket has no room
+Wants g_told;            // what the watcher was last told
+bool g_due = false;      // the watcher must be told even if nothing has changed
+bool g_full = false;     // its socket has no room
 bool g_returns = false;  // it has said kLeave
 
 // Read by other threads.
@@ -60,7 +60,7 @@ bool IsWatcher(int socket) { return agent_protocol::FirstType(socket) == Type::k
 
 void AdmitWatcher(int socket) {
   if (!g_watcher.Holds()) {
-    EndWatcher();  // the program may have closed the watcher's descriptor
+    EndWatcher();            // the program may have closed the watcher's descriptor
     g_watcher.Take(socket);  // its kWatch is still to be read
     room::WatcherCame();
     // Set before TellWatcher looks: a change after its look then wakes this thread.

@@ -137,8 +137,8 @@ class Watch final : public AgentWatch {
 class WatchesInProcesses final : public AgentWatches {
  public:
   explicit WatchesInProcesses(milliseconds longest_wait)
-      : longest_wait_ms_(static_cast<uint32_t>(
-            std::clamp<int64_t>(longest_wait.count(), 0, UINT32_MAX))) {}
+      : longest_wait_ms_(
+            static_cast<uint32_t>(std::clamp<int64_t>(longest_wait.count(), 0, UINT32_MAX))) {}
 
   Result<std::unique_ptr<AgentWatch>> Connect(process::HostPid pid, milliseconds timeout) override {
     const Deadline deadline = Deadline::In(timeout);

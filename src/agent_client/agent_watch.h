@@ -46,8 +46,8 @@ struct AgentWants {
 struct AgentUse {
   using Clock = std::chrono::steady_clock;
 
-  uint64_t calls = 0;         // of GPU functions so far; only the difference of two values counts
-  bool in_call = false;       // a thread is in a GPU function, for example one that waits for work
+  uint64_t calls = 0;    // of GPU functions so far; only the difference of two values counts
+  bool in_call = false;  // a thread is in a GPU function, for example one that waits for work
   Clock::time_point answered{};  // when this answer arrived
   // The last use that the answers show: the last time at which `calls` had changed since the answer
   // before, or `in_call` was set. It lies at most one interval between two answers too late.

@@ -29,8 +29,9 @@ class AgentWatchTest : public ::testing::Test {
   ~AgentWatchTest() override { agent_.Reset(); }
 
   void Say(Wants wants) {
-    ASSERT_EQ(agent_protocol::Send(agent_.get(), &wants, Type::kWants, sizeof(wants), nullptr, 0, 0),
-              Io::kOk);
+    ASSERT_EQ(
+        agent_protocol::Send(agent_.get(), &wants, Type::kWants, sizeof(wants), nullptr, 0, 0),
+        Io::kOk);
   }
   Status Greet() {
     auto watch = GreetWatch(std::move(ours_), "an agent", kNoWait);
@@ -159,9 +160,8 @@ TEST_F(AgentWatchTest, IsRejectedWithTheAgentsReason) {
   agent_protocol::Reply reply{};
   reply.outcome = agent_protocol::Outcome::kBusy;
   snprintf(reply.text, sizeof(reply.text), "another watcher is connected");
-  ASSERT_EQ(
-      agent_protocol::Send(agent_.get(), &reply, Type::kReply, sizeof(reply), nullptr, 0, 0),
-      Io::kOk);
+  ASSERT_EQ(agent_protocol::Send(agent_.get(), &reply, Type::kReply, sizeof(reply), nullptr, 0, 0),
+            Io::kOk);
   const Status greeted = Greet();
   ASSERT_FALSE(greeted);
   EXPECT_EQ(greeted.error().code, Code::kAborted);

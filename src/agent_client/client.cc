@@ -235,9 +235,9 @@ constexpr milliseconds kOtherClient{300};
 class InProcesses final : public Agents {
  public:
   Result<std::unique_ptr<AgentLink>> Connect(process::HostPid pid, milliseconds timeout) override {
-    STASIS_ASSIGN(AgentClient client,
-                  RetryWhileBusy(std::min(timeout, kOtherClient),
-                                 [&] { return AgentClient::Find(pid, timeout); }));
+    STASIS_ASSIGN(AgentClient client, RetryWhileBusy(std::min(timeout, kOtherClient), [&] {
+                    return AgentClient::Find(pid, timeout);
+                  }));
     return std::unique_ptr<AgentLink>(new AgentClient(std::move(client)));
   }
   Result<AgentHeader> ReadHeader(process::HostPid pid) override { return ReadAgentHeader(pid); }

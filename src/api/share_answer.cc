@@ -51,8 +51,7 @@ bool ShareAnswer::Claim(const process::ProcessId& id, uid_t uid) {
   return belongs_(id, uid) && claimed_.insert(id).second;
 }
 
-sharing::Facts ShareAnswer::FactsOf(const v1::ShareSurvey::Program& program,
-                                    bool can_spill) const {
+sharing::Facts ShareAnswer::FactsOf(const v1::ShareSurvey::Program& program, bool can_spill) const {
   sharing::Facts facts;
   facts.share_class =
       program.class_() == "batch" ? sharing::Class::kBatch : sharing::Class::kInteractive;
@@ -62,8 +61,8 @@ sharing::Facts ShareAnswer::FactsOf(const v1::ShareSurvey::Program& program,
   for (const auto& gpu : program.gpus()) {
     auto known = answer_.survey.gpus.find(gpu.uuid());
     if (known == answer_.survey.gpus.end()) {
-      facts.obstacle = fmt::format("the daemon does not see its GPU {}",
-                                   Utf8(gpu.uuid().substr(0, 64)));
+      facts.obstacle =
+          fmt::format("the daemon does not see its GPU {}", Utf8(gpu.uuid().substr(0, 64)));
       continue;
     }
     const uint64_t total = known->second.total_bytes;

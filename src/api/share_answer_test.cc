@@ -41,8 +41,7 @@ class ShareAnswerTest : public ::testing::Test {
     return std::move(answer_).Take();
   }
 
-  ShareAnswer answer_{
-      [](const process::ProcessId& id, uid_t) { return id.pid.value < 1000; }};
+  ShareAnswer answer_{[](const process::ProcessId& id, uid_t) { return id.pid.value < 1000; }};
 };
 
 TEST_F(ShareAnswerTest, AnHonestProgram) {

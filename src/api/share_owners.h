@@ -47,7 +47,8 @@ class ShareOwners {
   std::map<std::string, sharing::Saved> Load();
   // Adds the caller of `work`. Returns kResourceExhausted if there are too many.
   Status Add(const Caller& caller, const v1::WorkerRequest& work);
-  // Forgets an owner without jobs that share or can be restored, unless it was added a short time ago.
+  // Forgets an owner without jobs that share or can be restored, unless it was added a short time
+  // ago.
   void Forget(const std::string& entry);
   // Keeps these accounts, and the pins of jobs of SetJobs that are not running.
   void SetSaved(const std::map<std::string, sharing::Saved>& saved);

@@ -25,8 +25,8 @@ using sharing::Hand;
 using sharing::State;
 
 constexpr std::chrono::seconds kSurveyTimeout{10};
-// How long an owner is left alone after its worker has failed or was late. Doubles with each failure
-// in a row.
+// How long an owner is left alone after its worker has failed or was late. Doubles with each
+// failure in a row.
 constexpr std::chrono::seconds kFirstPause{1};
 constexpr std::chrono::seconds kLongestPause{60};
 // An allocation fails by itself this long after share.max_wait, in case the daemon hangs.
@@ -172,19 +172,19 @@ std::string ShareService::Find(const Caller& caller, const v1::WorkerRequest& wo
   if (work.context().has_folders()) {
     keys = {ShareOwnerKey(caller.uid, work.context().folders())};
   }
-  const SharedPrograms programs{
-      [this](const std::string& id) { return manager_->IsShared(id); },
-      [this](process::HostPid pid) { return manager_->ProgramOf(pid); },
-      [this](const std::string& id) -> std::optional<uid_t> {
-        const auto owner = owners_.Find(SplitShareName(id).key);
-        if (!owner) return std::nullopt;
-        return owner->caller.uid;
-      },
-      [](process::HostPid pid) {
-        std::vector<process::HostPid> lineage;
-        for (const auto& stat : process::ReadLineage(pid)) lineage.push_back(stat.id.pid);
-        return lineage;
-      }};
+  const SharedPrograms programs{[this](const std::string& id) { return manager_->IsShared(id); },
+                                [this](process::HostPid pid) { return manager_->ProgramOf(pid); },
+                                [this](const std::string& id) -> std::optional<uid_t> {
+                                  const auto owner = owners_.Find(SplitShareName(id).key);
+                                  if (!owner) return std::nullopt;
+                                  return owner->caller.uid;
+                                },
+                                [](process::HostPid pid) {
+                                  std::vector<process::HostPid> lineage;
+                                  for (const auto& stat : process::ReadLineage(pid))
+                                    lineage.push_back(stat.id.pid);
+                                  return lineage;
+                                }};
   return FindShared(caller, keys, target, programs);
 }
 

@@ -85,7 +85,7 @@ class ShareService final : private sharing::Surveys, private sharing::Swaps {
   DaemonMetrics& metrics_;
   std::mutex mutex_;
   std::map<std::string, std::set<std::string>> programs_;  // of each entry of `owners_`
-  std::vector<std::string> pin_again_;  // after the survey
+  std::vector<std::string> pin_again_;                     // after the survey
   // Entries whose worker has failed. They must not delay the others again and again.
   struct Paused {
     std::chrono::seconds length{0};

@@ -28,8 +28,8 @@ std::string FindByJob(const std::vector<std::string>& keys, const std::string& j
 
 std::string FindShared(const Caller& caller, const std::vector<std::string>& keys,
                        const std::string& target, const SharedPrograms& programs) {
-  const std::string id = IsPid(target) ? FindByPid({std::stoi(target)}, programs)
-                                       : FindByJob(keys, target, programs);
+  const std::string id =
+      IsPid(target) ? FindByPid({std::stoi(target)}, programs) : FindByJob(keys, target, programs);
   if (id.empty()) return "";
   const auto owner = programs.owner_of(id);
   return owner && MayManage(caller, *owner) ? id : "";

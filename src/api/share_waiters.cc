@@ -77,8 +77,7 @@ void ShareWaiters::AnswerChanged() {
       answers.push_back(std::move(entry.second.changed));
       return true;
     });
-    must_register =
-        !state_->waiting.empty() && (!state_->registered || state_->version != version);
+    must_register = !state_->waiting.empty() && (!state_->registered || state_->version != version);
     if (must_register) {
       state_->registered = true;
       state_->version = version;

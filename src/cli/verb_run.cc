@@ -62,7 +62,8 @@ Outcome Run(const Globals& globals, const RunOptions& options) {
     const std::string what = "cannot run " + request.argv(0);
     STASIS_TRY(Annotate(CheckAgent(options), what));
     auto client = OpenShareClient(globals);
-    if (!client && by_default) client.error().hint += "; with --share=off the program does not need it";
+    if (!client && by_default)
+      client.error().hint += "; with --share=off the program does not need it";
     STASIS_ASSIGN(daemon, Annotate(std::move(client), what));
     STASIS_TRY(Annotate(daemon->NoteShare(/*starting=*/true), what));
     call.started = [&daemon](const std::string& job) {

@@ -327,8 +327,8 @@ Table Coordinator::MakeTable(Time now, bool hopeful) const {
     // Only its owner's files could take its data.
     const bool no_room = !program.facts.can_spill && program.facts.state == State::kAwake &&
                          AwayBytes() + DataBytes(program.facts) > memory_bytes_;
-    row.pinned = program.pinned || no_room || !program.facts.obstacle.empty() ||
-                 (in_way && !hopeful);
+    row.pinned =
+        program.pinned || no_room || !program.facts.obstacle.empty() || (in_way && !hopeful);
     // An allocation of a program that cannot be suspended for a while can still be served.
     const bool held = now < program.held_until && program.facts.state == State::kAwake;
     if (!in_way || held || hopeful) row.wanted_since = program.wanted_since;

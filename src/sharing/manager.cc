@@ -374,7 +374,8 @@ void Manager::WatchPrograms(const SurveyAnswer& answer) {
     if (file.number < 0 && !file.adding && file.retry_at <= Now()) {
       file.adding = true;
       ++tasks_;
-      later_.emplace_back([this, path = path] { InBackground([this, path] { AddSignalFile(path); }); });
+      later_.emplace_back(
+          [this, path = path] { InBackground([this, path] { AddSignalFile(path); }); });
     }
   }
   roots_ = std::move(roots);
@@ -392,8 +393,7 @@ void Manager::WatchPrograms(const SurveyAnswer& answer) {
 }
 
 void Manager::AddSignalFile(const std::string& path) {
-  const int number =
-      ::inotify_add_watch(inotify_.get(), path.c_str(), IN_ATTRIB | IN_DONT_FOLLOW);
+  const int number = ::inotify_add_watch(inotify_.get(), path.c_str(), IN_ATTRIB | IN_DONT_FOLLOW);
   std::lock_guard lock(mutex_);
   auto found = signal_files_.find(path);
   if (found == signal_files_.end()) {

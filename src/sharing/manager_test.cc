@@ -19,7 +19,7 @@ struct Agent {
   std::vector<std::pair<uint64_t, bool>> answers;
   bool ended = false;
   bool connected = false;
-  bool returns = false;      // the manager has said that it will connect again
+  bool returns = false;  // the manager has said that it will connect again
   bool takes_answers = true;
   int connections = 0;
   UniqueFd event{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
