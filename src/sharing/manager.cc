@@ -227,6 +227,11 @@ void Manager::ConnectWatches(Work& work, Time now) {
     work.emplace_back([this, pid = pid, id = process.id] {
       InBackground([this, pid, id] {
         auto watch = outside_.watches.Connect(id.pid, kConnectTimeout);
+        if (!watch) {
+          log::Fields fields = {{"pid", pid}};
+          for (auto& field : log::ErrorFields(watch.error())) fields.push_back(std::move(field));
+          log::Write(log::Level::kDebug, "cannot watch the agent of a shared program", fields);
+        }
         std::unique_ptr<agent_client::AgentWatch> refused;  // destroyed without the lock
         std::lock_guard lock(mutex_);
         auto found = processes_.find(pid);
