@@ -1,10 +1,12 @@
 #include "agent/control.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/blockers.h"
@@ -24,7 +26,9 @@
 #include "agent/ipc_server.h"
 #include "agent/libc_symbol.h"
 #include "agent/requests.h"
+#include "agent/room.h"
 #include "agent/thread.h"
+#include "agent/watch.h"
 #include "agent_protocol/packet.h"
 
 // The header is in .data, not .bss, because clients find it through the pages that map the
@@ -75,11 +79,17 @@ void* Control(void*) {
     // Importers may have been told to wait until the gate opens. Several code paths open the gate,
     // so this loop checks whether it is open.
     if (!gate::IsClosed()) AnswerIpcWaiters();
-    pollfd items[2] = {{g_inside.fd, POLLIN, 0}, {ClientSocket(), POLLIN, 0}};
-    int ready = poll(items, 2, ReopenIsDue() ? kReopenAgainMs : -1);
+    TellWatcher();
+    // A peer that ends before another one connects is handled first: the control socket is first in
+    // the list, so that poll reports the end too.
+    pollfd items[3] = {{g_inside.fd, POLLIN, 0},
+                       {ClientSocket(), POLLIN, 0},
+                       {WatcherSocket(), WatcherEvents(), 0}};
+    int ready = poll(items, 3, ReopenIsDue() ? kReopenAgainMs : -1);
     if (ready == 0) ReopenAlone();
     if (ready <= 0) continue;
     if (items[1].revents != 0) HearClient();
+    if (items[2].revents != 0) HearWatcher();
     if (items[0].revents == 0) continue;
     if (!g_inside.Holds() || (items[0].revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) {
       // Some programs close every descriptor, including the control socket; make a new one.
@@ -89,7 +99,12 @@ void* Control(void*) {
       }
       continue;
     }
-    if (int socket = agent_protocol::ReceiveClientSocket(g_inside.fd); socket >= 0) {
+    // A message of WakeControl has no socket.
+    const int socket = agent_protocol::ReceiveClientSocket(g_inside.fd);
+    if (socket < 0) continue;
+    if (IsWatcher(socket)) {
+      AdmitWatcher(socket);
+    } else {
       AdmitClient(socket);
     }
   }
@@ -147,6 +162,7 @@ void ResetInChild(bool keeps_files) {
   g_outside.Close();
   g_inside.Close();
   ResetRequests();
+  ResetWatcher();
   stasis_agent_header.control_fd = -1;
   stasis_agent_header.memory = agent_protocol::kSupported;
   if (!keeps_files) LeaveDeviceFilesToParent(MayBeHostMemory);
@@ -182,6 +198,13 @@ __attribute__((constructor)) void RegisterForEarlyForks() {
 
 }  // namespace
 
+void WakeControl() {
+  const int before = errno;
+  const char byte = 2;
+  if (g_outside.Holds()) send(g_outside.fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+  errno = before;
+}
+
 void EnsureControl() {
   if (__builtin_expect(g_started.load(std::memory_order_acquire) == 2, 1)) return;
   uint32_t no = 0;
@@ -196,8 +219,12 @@ void EnsureControl() {
   // Threads call the allocator while they hold the tables' mutexes, so these must be taken first.
   if (!registered) pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
   registered = true;
+  const char* signal = getenv("STASIS_SHARE_SIGNAL");
+  if (signal != nullptr) room::ExpectWatcher();
   bool made = MakeControlSocket() && StartThread("stasis-agent", Control, nullptr);
   if (!made) stasis_agent_header.control_fd = -1;
+  // The daemon waits for a change of this file, and connects.
+  if (made && signal != nullptr) utimensat(AT_FDCWD, signal, nullptr, AT_SYMLINK_NOFOLLOW);
   errno = before;
   g_started.store(made ? 2 : 0, std::memory_order_release);
 }

@@ -13,6 +13,10 @@ namespace stasis::agent {
 // driver has a control socket. Safe to call from any thread.
 void EnsureControl();
 
+// Wakes the control thread, so that it looks at the state of the program. Preserves errno. Safe to
+// call from any thread.
+void WakeControl();
+
 // Set before a fork in the forking thread, and inherited by the child: true if no other thread was
 // changing a table. If it is false, the child must not read the tables.
 extern __thread bool t_tables_are_whole __attribute__((tls_model("initial-exec")));

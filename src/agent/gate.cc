@@ -38,6 +38,7 @@ void ThreadEnds(void* slot) {
   t_thread.depth = 0;
   static_cast<Slot*>(slot)->inside.store(0, std::memory_order_release);
   static_cast<Slot*>(slot)->asking.store(0, std::memory_order_release);
+  static_cast<Slot*>(slot)->blocked.store(0, std::memory_order_release);
   static_cast<Slot*>(slot)->taken.store(0, std::memory_order_release);
 }
 
@@ -151,6 +152,21 @@ bool TakeTicket() {
   return false;
 }
 
+// Reports a thread of the program that waits at the gate.
+class Blocked {
+ public:
+  explicit Blocked(const Thread& thread) : slot_(thread.slot) {
+    if (thread.background) return;
+    slot_->blocked.store(1, std::memory_order_seq_cst);
+    ThreadBlocks();
+  }
+  ~Blocked() { slot_->blocked.store(0, std::memory_order_seq_cst); }
+  Blocked(const Blocked&) = delete;
+
+ private:
+  Slot* slot_;
+};
+
 }  // namespace
 
 void EnterSlowly(Thread* thread, Word word, uint32_t stop) {
@@ -164,6 +180,7 @@ void EnterSlowly(Thread* thread, Word word, uint32_t stop) {
     if ((now & stop) == 0 || (counts && TakeTicket())) return;
     mine.store(0, std::memory_order_seq_cst);
     FutexWake(&mine, 1);
+    const Blocked blocked(*thread);
     while ((now & stop) != 0 && !(counts && g_tickets.load(std::memory_order_seq_cst) != 0)) {
       FutexWait(&g_word, now);
       now = g_word.load(std::memory_order_seq_cst);
@@ -232,11 +249,31 @@ void Open() {
 
 bool IsClosed() { return (g_word.load() & kShut) != 0; }
 
+void MarkBackground() { t_thread.background = true; }
+
+bool HasBlockedThread() {
+  for (Slot* s = g_slots.load(std::memory_order_acquire); s != nullptr; s = s->next) {
+    if (s->blocked.load(std::memory_order_seq_cst) != 0) return true;
+  }
+  return false;
+}
+
+Use UseNow() {
+  Use use{0, false};
+  for (Slot* s = g_slots.load(std::memory_order_acquire); s != nullptr; s = s->next) {
+    use.calls += s->calls.load(std::memory_order_relaxed);
+    use.in_call |= s->inside.load(std::memory_order_relaxed) != 0 ||
+                   s->asking.load(std::memory_order_relaxed) != 0;
+  }
+  return use;
+}
+
 void ResetAfterFork() {
   for (Slot* s = g_slots.load(); s != nullptr; s = s->next) {
     if (s == t_thread.slot) continue;
     s->inside.store(0);
     s->asking.store(0);
+    s->blocked.store(0);
     s->taken.store(0);
   }
   g_tickets.store(0);

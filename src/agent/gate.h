@@ -30,6 +30,9 @@ struct alignas(64) Slot {
   std::atomic<uint32_t> inside{0};
   std::atomic<uint32_t> asking{0};
   std::atomic<uint32_t> taken{0};
+  std::atomic<uint32_t> blocked{0};  // the thread waits at the gate
+  // The number of completed calls. Written by the thread only; its cache line is dirty anyway.
+  std::atomic<uint64_t> calls{0};
   Slot* next = nullptr;
 };
 
@@ -39,6 +42,7 @@ struct Thread {
   // which re-enter the agent. Only the outermost call enters the gate: an inner call that blocked
   // at a closed gate would deadlock.
   uint32_t depth;
+  bool background;  // a thread of the agent, which does not count as a use of the GPU
 };
 
 // The TLS model is initial-exec, which is possible because the library is loaded at program start.
@@ -55,6 +59,9 @@ using Word = std::atomic<uint32_t> Slot::*;
 
 // Called before a thread's first passage, outside of the gate. Absent in unit tests.
 __attribute__((weak)) void FirstCall();
+
+// Called when a thread of the program begins to wait at the gate, outside of the gate (watch.cc).
+void ThreadBlocks();
 
 // The slow path: the first call of a thread, a closed gate, or no membarrier.
 void EnterSlowly(Thread* thread, Word word, uint32_t stop);
@@ -78,7 +85,9 @@ struct Passage {
   [[gnu::always_inline]] ~Passage() {
     Thread& thread = t_thread;
     if (--thread.depth != 0) return;
-    (thread.slot->*kWord).store(0, std::memory_order_release);
+    Slot* slot = thread.slot;
+    slot->calls.store(slot->calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    (slot->*kWord).store(0, std::memory_order_release);
   }
   Passage(const Passage&) = delete;
 };
@@ -102,6 +111,8 @@ class Outside {
   Outside();
   ~Outside();
   Outside(const Outside&) = delete;
+  // Returns false if this object has no effect.
+  bool left() const { return left_; }
 
  private:
   const bool left_;
@@ -141,6 +152,16 @@ Closing Seal(int64_t deadline_ns);
 uint32_t LetThrough(uint32_t calls, int64_t deadline_ns);
 void Open();
 bool IsClosed();
+
+// Says that the calling thread is one of the agent: it waits at the gate, but is not reported.
+void MarkBackground();
+// Returns true if a thread of the program waits at the closed gate.
+bool HasBlockedThread();
+struct Use {
+  uint64_t calls;  // completed calls; only grows
+  bool in_call;    // a thread is in a call now
+};
+Use UseNow();
 
 // For a forked child: opens the gate and drops the slots of the parent's other threads.
 void ResetAfterFork();

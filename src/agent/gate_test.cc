@@ -325,6 +325,70 @@ TEST(Gate, AskingCallsPassWhileCallsAreLetThrough) {
   gate::Open();
 }
 
+TEST(Gate, ReportsThreadsOfTheProgramThatWaitAtTheClosedGate) {
+  EXPECT_FALSE(gate::HasBlockedThread());
+  for (bool background : {false, true}) {
+    ASSERT_EQ(gate::Close(In(20000)), gate::Closing::kClosed);
+    std::atomic<bool> passed{false};
+    std::thread waits([&] {
+      if (background) gate::MarkBackground();
+      gate::Pass pass;
+      passed.store(true);
+    });
+    const int64_t deadline = In(background ? 50 : 20000);
+    while (!gate::HasBlockedThread() && NowNs() < deadline) std::this_thread::yield();
+    EXPECT_EQ(gate::HasBlockedThread(), !background);
+    EXPECT_FALSE(passed.load());
+    gate::Open();
+    waits.join();
+    EXPECT_FALSE(gate::HasBlockedThread());
+  }
+}
+
+// A thread that leaves a call for a while is reported when it cannot return.
+TEST(Gate, ReportsAThreadThatCannotReturnFromOutside) {
+  std::atomic<bool> left{false}, back{false};
+  std::thread thread([&] {
+    gate::Pass pass;
+    gate::Outside outside;
+    EXPECT_TRUE(outside.left());
+    EXPECT_FALSE(gate::Outside().left()) << "it has left already";
+    left.store(true);
+    left.notify_one();
+    back.wait(false);
+  });
+  left.wait(false);
+  EXPECT_FALSE(gate::UseNow().in_call);
+  ASSERT_EQ(gate::Close(In(20000)), gate::Closing::kClosed);
+  EXPECT_FALSE(gate::HasBlockedThread());
+  back.store(true);
+  back.notify_one();
+  const int64_t deadline = In(20000);
+  while (!gate::HasBlockedThread() && NowNs() < deadline) std::this_thread::yield();
+  EXPECT_TRUE(gate::HasBlockedThread());
+  gate::Open();
+  thread.join();
+}
+
+TEST(Gate, CountsCallsOfAllThreadsAndSeesThoseInside) {
+  const uint64_t before = gate::UseNow().calls;
+  EXPECT_FALSE(gate::UseNow().in_call);
+  {
+    gate::Pass pass;
+    gate::Pass nested;
+    EXPECT_TRUE(gate::UseNow().in_call);
+  }
+  {
+    gate::Ask asking;
+    EXPECT_TRUE(gate::UseNow().in_call);
+  }
+  std::thread([] {
+    for (int i = 0; i < 10; ++i) gate::Pass pass;
+  }).join();
+  EXPECT_EQ(gate::UseNow().calls, before + 12);
+  EXPECT_FALSE(gate::UseNow().in_call);
+}
+
 TEST(Gate, AnExemptThreadNeverWaits) {
   ASSERT_EQ(gate::Close(In(20000)), gate::Closing::kClosed);
   std::thread([] {

@@ -483,6 +483,8 @@ void HearClient() {
   }
 }
 
+bool MemoryIsAway() { return g_state == State::kReleased; }
+
 bool ReopenIsDue() { return g_state == State::kMapped && !g_client.Holds(); }
 
 void ResetRequests() {

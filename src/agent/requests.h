@@ -15,6 +15,9 @@ int ClientSocket();
 // Handles a request or the end of the client, after ClientSocket became readable.
 void HearClient();
 
+// Returns true while the program's memory is released.
+bool MemoryIsAway();
+
 // Returns true if the client has disconnected and the gate could not be opened yet. No event
 // reports when that can succeed, so it is retried every kReopenAgainMs.
 bool ReopenIsDue();

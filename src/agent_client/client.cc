@@ -1,12 +1,9 @@
 #include "agent_client/client.h"
 
-#include <errno.h>
-#include <poll.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include <algorithm>
 
 #include "agent_client/find.h"
+#include "agent_client/retry.h"
 #include "agent_protocol/packet.h"
 #include "base/deadline.h"
 #include "ipc/socket.h"
@@ -22,68 +19,6 @@ using std::chrono::milliseconds;
 // The time that an agent may take beyond the timeout of a step, to list the memory of the quiesced
 // program.
 constexpr milliseconds kRestSlack{10000};
-// Time limit for an agent to close its end, which it does at once unless its program is stopped or
-// frozen.
-constexpr milliseconds kDisconnectTime{2000};
-// Error::raw of a connection that the agent has ended.
-constexpr int64_t kEnded = 1;
-
-int Milliseconds(milliseconds span) { return int(std::clamp<int64_t>(span.count(), 0, 1 << 30)); }
-
-constexpr Code kCodes[] = {
-    Code::kOk,                  // kOk
-    Code::kFailedPrecondition,  // kWrongState
-    Code::kInternal,            // kMalformed
-    Code::kAborted,             // kBusy
-    Code::kDeadlineExceeded,    // kDeadline
-    Code::kUnavailable,         // kDriver
-    Code::kUnimplemented,       // kRefused
-    Code::kResourceExhausted,   // kNoDescriptors
-    Code::kDeadlineExceeded,    // kNotYet
-};
-
-Code CodeOf(Outcome outcome) {
-  const auto index = static_cast<size_t>(outcome);
-  return index < std::size(kCodes) ? kCodes[index] : Code::kUnknown;
-}
-
-// Returns the other process's text with unprintable characters replaced.
-std::string Text(const char* text, size_t size) {
-  std::string out;
-  for (size_t i = 0; i < size && text[i] != '\0'; ++i) {
-    out += text[i] >= ' ' && text[i] < 127 ? text[i] : '?';
-  }
-  return out;
-}
-
-stasis::Status FromReply(const Reply& reply) {
-  if (reply.outcome == Outcome::kOk) return {};
-  Error error{CodeOf(reply.outcome)};
-  error.message = Text(reply.text, sizeof(reply.text));
-  if (error.message.empty()) error.message = "the agent rejected the request and gave no reason";
-  if (reply.outcome == Outcome::kDriver) {
-    error.domain = Domain::kCuda;
-    error.raw = reply.driver_error;
-  }
-  return Fail(std::move(error));
-}
-
-Error IoError(Io io) {
-  switch (io) {
-    case Io::kTimeout:
-      return {Code::kDeadlineExceeded, Domain::kStasis, 0, "the agent did not answer in time"};
-    case Io::kBad:
-      return {Code::kUnavailable, Domain::kStasis, 0, "the agent's answer is not valid"};
-    case Io::kError:
-      return ErrnoError(errno, "use the connection to the agent");
-    default:
-      return {Code::kUnavailable, Domain::kStasis, kEnded, "the agent closed the connection"};
-  }
-}
-
-bool WasEnded(const Error& error) {
-  return error.code == Code::kUnavailable && error.domain == Domain::kStasis && error.raw == kEnded;
-}
 
 bool Plausible(const HelloReply& hello) {
   return hello.device_count <= kMaxDevices && hello.range_count <= kMaxRanges &&
@@ -93,44 +28,12 @@ bool Plausible(const HelloReply& hello) {
 }  // namespace
 
 Result<AgentClient> AgentClient::Find(process::HostPid pid, milliseconds timeout) {
-  const std::string who = "the agent in process " + process::ToString(pid);
   STASIS_ASSIGN(ipc::SocketPair sockets, ipc::MakeSocketPair());
-  auto send = [&](const NoteStep& note) -> Result<std::string> {
-    STASIS_ASSIGN(AgentHeader header, SendSocketWithin(pid, sockets.theirs.get(), note));
-    return ToAnswer(header);
-  };
-  BoundedOptions options;
-  options.keep_fds = {sockets.theirs.get()};
-  STASIS_ASSIGN(std::string answer,
-                Annotate(AskBounded(send, Deadline::In(timeout), options), "finding " + who));
-  STASIS_ASSIGN(AgentHeader header, FromAnswer(answer));
-  sockets.theirs.Reset();
-  STASIS_ASSIGN(AgentClient client, Greet(std::move(sockets.ours), who, timeout));
+  STASIS_ASSIGN(const AgentHeader header, PassSocket(pid, std::move(sockets.theirs), 0, timeout));
+  STASIS_ASSIGN(AgentClient client, Greet(std::move(sockets.ours), NameOfAgent(pid), timeout));
   client.goes_in_steps_ = (header.memory & kStepsTold) != 0;
   client.exports_running_ = (header.memory & kRunningTold) != 0;
   return client;
-}
-
-AgentClient::Connection& AgentClient::Connection::operator=(Connection&& other) noexcept {
-  Disconnect();
-  socket_ = std::move(other.socket_);
-  admitted_ = other.admitted_;
-  return *this;
-}
-
-void AgentClient::Connection::Disconnect() {
-  if (!socket_ || !admitted_) return;
-  (void)::shutdown(socket_.get(), SHUT_WR);
-  const Deadline deadline = Deadline::In(kDisconnectTime);
-  for (;;) {
-    pollfd end{socket_.get(), POLLIN, 0};
-    const int ready = ::poll(&end, 1, deadline.PollTimeout());
-    if (ready == 0 || (ready < 0 && errno != EINTR)) return;
-    // Drops the rest of an answer that is no longer needed, with its descriptors.
-    char first = 0;
-    const ssize_t bytes = ::recv(socket_.get(), &first, 1, MSG_DONTWAIT);
-    if (bytes == 0 || (bytes < 0 && errno != EINTR && errno != EAGAIN)) return;
-  }
 }
 
 Result<AgentClient> AgentClient::Greet(UniqueFd socket, std::string who, milliseconds timeout) {
@@ -221,7 +124,7 @@ Result<bool> AgentClient::AwaitRest(milliseconds timeout) {
   STASIS_ASSIGN(const Reply reply, ReceiveReply(timeout + kRestSlack));
   shut_ = reply.state != State::kOpen;
   if (reply.outcome == Outcome::kNotYet) {
-    not_yet_ = Text(reply.text, sizeof(reply.text));
+    not_yet_ = TextOf(reply);
     return false;
   }
   STASIS_TRY(Annotate(FromReply(reply), who_));
@@ -325,10 +228,16 @@ stasis::Status AgentClient::Open(milliseconds timeout) { return AskAndAwait(Type
 
 namespace {
 
+// How long another client may take that asks a question. One that suspends or saves the program
+// takes longer, and is reported.
+constexpr milliseconds kOtherClient{300};
+
 class InProcesses final : public Agents {
  public:
   Result<std::unique_ptr<AgentLink>> Connect(process::HostPid pid, milliseconds timeout) override {
-    STASIS_ASSIGN(AgentClient client, AgentClient::Find(pid, timeout));
+    STASIS_ASSIGN(AgentClient client, RetryWhileBusy(std::min(timeout, kOtherClient), [&] {
+                    return AgentClient::Find(pid, timeout);
+                  }));
     return std::unique_ptr<AgentLink>(new AgentClient(std::move(client)));
   }
   Result<AgentHeader> ReadHeader(process::HostPid pid) override { return ReadAgentHeader(pid); }

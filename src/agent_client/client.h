@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "agent_client/agent_link.h"
+#include "agent_client/connection.h"
 #include "base/fd.h"
 #include "base/result.h"
 #include "process/proc.h"
@@ -66,28 +67,6 @@ class AgentClient final : public AgentLink {
                          std::chrono::milliseconds timeout);
   Result<uint32_t> ReceivePacket(agent_protocol::Packet* packet, int* fds,
                                  std::chrono::milliseconds timeout);
-
-  // The destructor disconnects and then waits, for at most 2 s, until the agent has closed its end
-  // too. CRIU cannot dump a program that has the socket still open, because the socket belongs to
-  // the network namespace of this process.
-  class Connection {
-   public:
-    explicit Connection(UniqueFd socket) : socket_(std::move(socket)) {}
-    ~Connection() { Disconnect(); }
-    Connection(Connection&&) = default;
-    Connection& operator=(Connection&& other) noexcept;
-
-    int get() const { return socket_.get(); }
-    // Call this when the agent has accepted the client. Otherwise the destructor does not wait,
-    // because the agent keeps the sockets of clients that it refuses.
-    void Admit() { admitted_ = true; }
-
-   private:
-    void Disconnect();
-
-    UniqueFd socket_;
-    bool admitted_ = false;
-  };
 
   Connection socket_;
   std::string who_;  // "the agent in process 4711"

@@ -1,9 +1,9 @@
 // Fuzzes a client with the answers of an untrusted agent. In the input's first byte, bits 0 to 2
 // select the request that follows the handshake. If bit 3 is set, the script answers the handshake
-// too; otherwise the handshake gets a valid answer. The remaining bytes are a script of answers
-// (packet_fuzz.h).
+// too; otherwise the handshake gets a valid answer. If bit 4 is set, the client is a watch, without
+// a handshake of its own. The remaining bytes are a script of answers (packet_fuzz.h).
+#include "agent_client/agent_watch.h"
 #include "agent_client/client.h"
-
 #include "agent_protocol/packet.h"
 #include "agent_protocol/packet_fuzz.h"
 
@@ -47,10 +47,28 @@ void Ask(AgentClient& client, uint8_t what) {
   }
 }
 
+void Check(const std::optional<AgentWants>& wants) {
+  if (!wants || !wants->allocation) return;
+  FuzzCheck(wants->allocation->number != 0 && wants->allocation->bytes != 0);
+  FuzzCheck(wants->allocation->bytes <= uint64_t{1} << 50);
+}
+
+void Watch(UniqueFd socket, uint8_t what) {
+  auto watch = GreetWatch(std::move(socket), "an agent", kNoWait);
+  if (!watch) return (void)watch.error().ToString();
+  if ((what & 1) != 0) (void)(*watch)->Answer(what, (what & 2) != 0);
+  for (auto wants = (*watch)->Receive(); wants; wants = (*watch)->Receive()) {
+    Check(*wants);
+    const auto use = (*watch)->Use();
+    if (use) FuzzCheck(use->last_use <= use->answered);
+  }
+}
+
 void Talk(FuzzInput script) {
   const auto what = script.Number<uint8_t>();
   FuzzSockets sockets;
-  if ((what & 8) == 0) {
+  const bool watches = (what & 16) != 0;
+  if ((what & 8) == 0 && !watches) {
     HelloReply hello{};
     Send(sockets.theirs.get(), &hello, Type::kHelloReply, sizeof(hello), nullptr, 0, 0);
   }
@@ -59,6 +77,7 @@ void Talk(FuzzInput script) {
   while (!script.empty() && SendNext(script, sockets.theirs.get(), &sent)) {
   }
   shutdown(sockets.theirs.get(), SHUT_WR);  // a client that waits for more gets end-of-file
+  if (watches) return Watch(std::move(sockets.ours), what);
   auto client = AgentClient::Greet(std::move(sockets.ours), "an agent", kNoWait);
   if (!client) return;
   const HelloReply& hello = client->hello();

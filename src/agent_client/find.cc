@@ -102,8 +102,14 @@ Result<AgentHeader> ReadAgentHeader(process::HostPid pid, const Deadline& deadli
   return FromAnswer(answer);
 }
 
-Result<AgentHeader> SendSocketWithin(process::HostPid pid, int socket, const NoteStep& note) {
+Result<AgentHeader> SendSocketWithin(process::HostPid pid, int socket, uint32_t features,
+                                     const NoteStep& note) {
   STASIS_ASSIGN(AgentHeader header, ReadHeaderWithin(pid, note));
+  if ((header.memory & features) != features) {
+    return Fail(Code::kUnimplemented,
+                "the program was started with an older version of the agent, which lacks this "
+                "feature");
+  }
   STASIS_ASSIGN(UniqueFd control, GetControlSocket(pid, header, note));
   switch (SendClientSocket(control.get(), socket)) {
     case Io::kOk:

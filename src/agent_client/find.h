@@ -19,11 +19,12 @@ Result<agent_protocol::AgentHeader> ReadAgentHeader(
 // Like ReadAgentHeader, but without a deadline. Must run inside AskBounded.
 Result<agent_protocol::AgentHeader> ReadHeaderWithin(process::HostPid pid, const NoteStep& note);
 
-// Gets the agent's control socket, sends `socket` over it and returns the header. Must run inside
-// AskBounded: the program may have replaced the control socket by any file, and even closing that
-// file may block forever.
+// Gets the agent's control socket, sends `socket` over it and returns the header. Sends nothing and
+// returns kUnimplemented if the header lacks one of the bits `features`. Must run inside AskBounded:
+// the program may have replaced the control socket by any file, and even closing that file may block
+// forever.
 Result<agent_protocol::AgentHeader> SendSocketWithin(process::HostPid pid, int socket,
-                                                     const NoteStep& note);
+                                                     uint32_t features, const NoteStep& note);
 
 // Gets the control socket and closes it again, to detect a file that blocks. Must run inside
 // AskBounded.

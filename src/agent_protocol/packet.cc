@@ -53,6 +53,11 @@ constexpr Bounds kBounds[] = {
     {Type::kOwn, sizeof(Header), sizeof(Header)},
     {Type::kExportRunning, sizeof(Header), sizeof(Header)},
     {Type::kRejoin, sizeof(Header), sizeof(Header)},
+    {Type::kWatch, sizeof(WatchRequest), sizeof(WatchRequest)},
+    {Type::kLeave, sizeof(Header), sizeof(Header)},
+    {Type::kAskUse, sizeof(Header), sizeof(Header)},
+    {Type::kRoom, sizeof(RoomAnswer), sizeof(RoomAnswer)},
+    {Type::kWants, sizeof(Wants), sizeof(Wants)},
     {Type::kIpcGive, sizeof(IpcRequest), sizeof(IpcRequest)},
     {Type::kIpcWait, sizeof(IpcRequest), sizeof(IpcRequest)},
     {Type::kIpcAway, sizeof(IpcRequest), sizeof(IpcRequest)},
@@ -158,6 +163,12 @@ int ReceiveClientSocket(int control) {
   }
   CloseAll(fds, got.count);
   return -1;
+}
+
+Type FirstType(int socket) {
+  Header header{};
+  const ssize_t n = recv(socket, &header, sizeof(header), MSG_PEEK | MSG_DONTWAIT);
+  return n == ssize_t(sizeof(header)) && header.magic == kMagic ? header.type : Type{};
 }
 
 }  // namespace stasis::agent_protocol

@@ -35,4 +35,8 @@ uint64_t SocketMark(int socket);
 Io SendClientSocket(int control, int fd);
 int ReceiveClientSocket(int control);
 
+// Returns the type of the next packet, which stays in the socket, or Type{} if none has arrived.
+// The packet is not checked further. Does not block.
+Type FirstType(int socket);
+
 }  // namespace stasis::agent_protocol

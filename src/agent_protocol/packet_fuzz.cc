@@ -14,6 +14,12 @@ size_t LeastBytes(Type type) {
       return sizeof(CloseRequest);
     case Type::kRelease:
       return sizeof(ReleaseRequest);
+    case Type::kWatch:
+      return sizeof(WatchRequest);
+    case Type::kRoom:
+      return sizeof(RoomAnswer);
+    case Type::kWants:
+      return sizeof(Wants);
     case Type::kReply:
       return sizeof(Reply);
     case Type::kHelloReply:
@@ -38,6 +44,7 @@ void Listen(FuzzInput script) {
   while (!script.empty()) {
     Sent sent;
     if (!SendNext(script, sockets.theirs.get(), &sent)) return;
+    const Type first = FirstType(sockets.ours.get());
     Packet packet;
     int fds[kMaxBatch];
     uint32_t count = 0;
@@ -45,6 +52,7 @@ void Listen(FuzzInput script) {
     FuzzCheck(io == Io::kOk || io == Io::kBad || io == Io::kEnd);
     if (io != Io::kOk) continue;
     FuzzCheck(packet.header.magic == kMagic && packet.header.version == kVersion);
+    FuzzCheck(packet.header.type == first);
     FuzzCheck(packet.header.length == sent.size && sent.size <= sizeof(packet));
     FuzzCheck(count == sent.fds && sent.size >= LeastBytes(packet.header.type));
     const Ranges& ranges = packet.ranges;

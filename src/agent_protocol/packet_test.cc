@@ -74,6 +74,20 @@ TEST_F(Pair, ReportsATimeoutAndADisconnectedPeer) {
   EXPECT_EQ(Receive1(), Io::kEnd);
 }
 
+TEST_F(Pair, TheTypeOfTheNextPacketIsReadWithoutTakingIt) {
+  EXPECT_EQ(FirstType(there.get()), Type{});
+  WatchRequest request{};
+  ASSERT_EQ(Send(here.get(), &request, Type::kWatch, sizeof(request), nullptr, 0, 0), Io::kOk);
+  EXPECT_EQ(FirstType(there.get()), Type::kWatch);
+  ASSERT_EQ(Receive1(), Io::kOk);
+  EXPECT_EQ(packet.header.type, Type::kWatch);
+  Raw("short", 5, 0);
+  EXPECT_EQ(FirstType(there.get()), Type{});
+  EXPECT_EQ(Receive1(), Io::kBad);
+  here.Reset();
+  EXPECT_EQ(FirstType(there.get()), Type{});
+}
+
 // The receiver rejects each of these packets and closes the descriptors that came with it.
 TEST_F(Pair, InvalidPacketsAreRejected) {
   size_t before = OpenDescriptors();

@@ -41,6 +41,22 @@
 //                                               again; their agents must have mapped it before.
 //                                               kOpen maps memory that is still missing
 //
+// Beside this client, one watcher may be connected: a connection whose first packet is kWatch, sent
+// before the agent gets the socket. Only for agents with kWatchTold.
+//
+//   watcher                       agent
+//   kWatch   WatchRequest         kWants        at once, and whenever thread_at_gate or the waiting
+//                                               allocation changes
+//   kAskUse                       kWants
+//   kRoom    RoomAnswer           (none)        the allocation is tried again, or fails as it would
+//                                               without the agent
+//   kLeave                        (none)        the watcher disconnects next, and another one will
+//                                               come
+//
+// While a watcher is connected, an allocation of the program that the driver cannot serve for lack
+// of GPU memory waits for kRoom, for WatchRequest::longest_wait_ms at most. It fails when the
+// watcher disconnects, but not after kLeave: then it waits for the next watcher, for as long.
+//
 // Two agents use the same packets if one process has opened memory of the other
 // (agent/ipc_server.h):
 //
@@ -100,6 +116,10 @@ enum class Type : uint16_t {
   kOwn = 11,
   kRest = 12,
   kExportRunning = 13,
+  kWatch = 14,
+  kAskUse = 15,
+  kRoom = 16,
+  kLeave = 17,
   kIpcGive = 32,
   kIpcWait = 33,
   kIpcAway = 34,
@@ -108,6 +128,7 @@ enum class Type : uint16_t {
   kRanges = 66,
   kDescription = 67,
   kIpcAnswer = 68,
+  kWants = 69,
 };
 
 enum class State : uint32_t { kOpen = 0, kClosed = 1, kReleased = 2, kMapped = 3, kShut = 4 };
@@ -299,6 +320,35 @@ struct IpcAnswer {
   uint64_t bytes;
 };
 
+struct WatchRequest {
+  Header header;
+  uint32_t longest_wait_ms;  // of an allocation, even if no answer comes
+  uint32_t reserved;
+};
+
+struct RoomAnswer {
+  Header header;
+  uint64_t number;     // Wants::number; the agent ignores a number that no longer waits
+  uint32_t try_again;  // 0: the allocation fails
+  uint32_t reserved;
+};
+
+// What the program waits for, and whether it uses its GPUs.
+struct Wants {
+  Header header;
+  uint32_t thread_at_gate;  // 1: in kReleased, a thread of the program waits at the gate
+  uint32_t in_call;         // 1: a thread is in a GPU function, for example one that waits for work
+  uint64_t calls;           // GPU functions called so far
+  // The first allocation that waits. If it fails again after kRoom, it waits again under a new
+  // number.
+  uint64_t number;    // not used again; 0: no allocation waits
+  uint64_t bytes;     // the size that the driver could not allocate
+  uint32_t attempts;  // how often this allocation has failed after kRoom
+  uint32_t reserved;
+  Uuid device;
+};
+static_assert(sizeof(Wants) == 72);
+
 union Packet {
   Header header;
   Ranges ranges;
@@ -309,6 +359,9 @@ union Packet {
   HelloReply hello;
   IpcRequest ipc_request;
   IpcAnswer ipc_answer;
+  WatchRequest watch;
+  RoomAnswer room;
+  Wants wants;
 };
 
 // The agent's exported symbol `stasis_agent_header`, aligned to 64 bytes, in the writable mapping
@@ -323,11 +376,12 @@ enum HeaderMemory : uint32_t {
       1u << 31,  // this agent maintains the word and supports kOwn; in older agents it is 0
   kStepsTold = 1u << 30,    // not about memory: this agent supports kCloseInSteps and kRest
   kRunningTold = 1u << 29,  // not about memory: this agent supports kExportRunning
+  kWatchTold = 1u << 28,    // not about memory: this agent supports kWatch
   kMemoryAway = 1,          // the memory is released
   kMemoryImported = 2,      // a resume imported some of it: the driver alone could not restore it
   kMemoryShared = 4,        // another process uses it, or this one uses another's (CUDA IPC)
   // The bits of the features that this version of the agent supports.
-  kSupported = kMemoryTold | kStepsTold | kRunningTold,
+  kSupported = kMemoryTold | kStepsTold | kRunningTold | kWatchTold,
 };
 struct alignas(64) AgentHeader {
   char magic[16];

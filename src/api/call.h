@@ -22,6 +22,8 @@ struct Call {
   std::function<void(const google::protobuf::MessageLite&)> emit;
   // Called by operations between two phases. If it returns true, they roll back. May be empty.
   std::function<bool()> cancelled;
+  // Called by `run` when the job has started. May be empty.
+  std::function<void(const std::string& job)> started;
   // Cancels calls to repositories, even in the middle of a request.
   std::stop_token stop;
 };

@@ -407,8 +407,10 @@ Result<v1::ListCheckpointsResponse> Client::ListCheckpoints(const std::string& j
 namespace {
 
 template <class Request, class Response, class Rpc>
-Result<Response> AskDaemon(v1::Stasis::Stub& stub, const Request& request, Rpc rpc) {
+Result<Response> AskDaemon(v1::Stasis::Stub& stub, const Request& request, Rpc rpc,
+                           const std::string& header = {}) {
   grpc::ClientContext context;
+  if (!header.empty()) context.AddMetadata(kContextHeader, header);
   Response response;
   const grpc::Status status = (stub.*rpc)(&context, request, &response);
   if (!status.ok()) return Fail(ToError(context, status));
@@ -425,6 +427,30 @@ Result<v1::DaemonStatus> Client::GetStatus() {
 Result<v1::ListOperationsResponse> Client::ListOperations() {
   return AskDaemon<v1::ListOperationsRequest, v1::ListOperationsResponse>(
       *link_->stub, {}, &v1::Stasis::Stub::ListOperations);
+}
+
+Result<v1::ListSharesResponse> Client::ListShares(uint64_t after_version) {
+  v1::ListSharesRequest request;
+  request.set_version(after_version);
+  return AskDaemon<v1::ListSharesRequest, v1::ListSharesResponse>(
+      *link_->stub, request, &v1::Stasis::Stub::ListShares, link_->context);
+}
+
+Status Client::PinShare(const std::string& job, bool pinned) {
+  v1::PinShareRequest request;
+  request.set_job(job);
+  request.set_pinned(pinned);
+  STASIS_TRY((AskDaemon<v1::PinShareRequest, v1::PinShareResponse>(
+      *link_->stub, request, &v1::Stasis::Stub::PinShare, link_->context)));
+  return {};
+}
+
+Status Client::NoteShare(bool starting) {
+  v1::NoteShareRequest request;
+  request.set_starting(starting);
+  STASIS_TRY((AskDaemon<v1::NoteShareRequest, v1::NoteShareResponse>(
+      *link_->stub, request, &v1::Stasis::Stub::NoteShare, link_->context)));
+  return {};
 }
 
 Result<bool> Client::Drain(double timeout_s) {

@@ -60,6 +60,9 @@ class Client {
   // These need has_daemon().
   Result<v1::DaemonStatus> GetStatus();
   Result<v1::ListOperationsResponse> ListOperations();
+  Result<v1::ListSharesResponse> ListShares(uint64_t after_version);
+  Status PinShare(const std::string& job, bool pinned);
+  Status NoteShare(bool starting);
   // Returns true when the daemon's process has exited, or false if the process is in another pid
   // namespace, where its exit cannot be observed. Returns kDeadlineExceeded if operations are still
   // in progress, or if the drained process does not exit.

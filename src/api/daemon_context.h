@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "api/daemon_metrics.h"
 #include "api/operation_table.h"
+#include "api/share_service.h"
 #include "api/usage_watch.h"
 #include "base/clock.h"
 #include "config/settings.h"
@@ -21,7 +23,8 @@ struct DaemonContext {
   OperationTable operations;
   DaemonMetrics metrics{started_ms};
   UsageWatch usage{metrics};
-  std::string metrics_address;  // HOST:PORT; empty if metrics are not served
+  std::unique_ptr<ShareService> share;  // set before the first call is served
+  std::string metrics_address;          // HOST:PORT; empty if metrics are not served
   // Ends the daemon. Called when the daemon is drained.
   std::function<void()> stop;
 };

@@ -46,6 +46,13 @@ enum Metric : size_t {
   kMovers,
   kUsageAge,
   kUsageFailures,
+  kSharePrograms,
+  kShareBytes,
+  kShareWaiting,
+  kShareLongestWait,
+  kShareSwaps,
+  kShareFailedSwaps,
+  kShareLost,
   kMetrics
 };
 
@@ -98,6 +105,16 @@ constexpr MetricFamily kFamilies[kMetrics] = {
     {"stasis_usage_age_seconds", MetricType::kGauge, "uid", "Age of this user's figures"},
     {"stasis_usage_failures_total", MetricType::kCounter, "",
      "Failed attempts to read a user's figures"},
+    {"stasis_share_programs", MetricType::kGauge, "uid,class,state",
+     "Programs that share GPUs, by the states of `share`"},
+    {"stasis_share_bytes", MetricType::kGauge, "uid,where",
+     "Data of programs that share GPUs, on a GPU and in host memory"},
+    {"stasis_share_waiting", MetricType::kGauge, "uid", "Programs that wait for a GPU"},
+    {"stasis_share_longest_wait_seconds", MetricType::kGauge, "uid",
+     "Time for which the program that waits longest has waited"},
+    {"stasis_share_swaps", MetricType::kGauge, "uid", "Swaps of the programs that share GPUs now"},
+    {"stasis_share_failed_swaps", MetricType::kGauge, "uid", "Those of their swaps that failed"},
+    {"stasis_share_swap_seconds", MetricType::kGauge, "uid", "Time that their swaps took"},
 };
 
 const char* OutcomeOf(const Result<std::string>& reply) {
@@ -244,6 +261,44 @@ void DaemonMetrics::SetUsages(const std::vector<UserUsage>& usages) {
     registry_.Set(kUsageAge, {user}, sums.age_s);
     for (const auto& [state, count] : sums.jobs) registry_.Set(kJobs, {user, state}, count);
     for (const auto& [state, bytes] : sums.arenas) registry_.Set(kArenaBytes, {user, state}, bytes);
+  }
+}
+
+void DaemonMetrics::SetShares(const v1::ListSharesResponse& shares) {
+  for (size_t metric : {kSharePrograms, kShareBytes, kShareWaiting, kShareLongestWait, kShareSwaps,
+                        kShareFailedSwaps, kShareLost}) {
+    registry_.Clear(metric);
+  }
+  struct Sums {
+    double on_gpu = 0, in_memory = 0, waiting = 0, longest_s = 0, swaps = 0, failed = 0, lost_s = 0;
+    std::map<std::pair<std::string, std::string>, double> programs;  // by class and state
+  };
+  std::map<uid_t, Sums> users;
+  for (const v1::Share& share : shares.shares()) {
+    Sums& sums = users[share.uid()];
+    ++sums.programs[{share.class_(), share.state()}];
+    const bool away = share.state() == "suspended" || share.state() == "context kept";
+    for (const auto& gpu : share.gpus()) {
+      (away ? sums.in_memory : sums.on_gpu) += ToDouble(gpu.data_bytes());
+    }
+    if (share.has_waits_s()) ++sums.waiting;
+    sums.longest_s = std::max(sums.longest_s, share.waits_s());
+    sums.swaps += ToDouble(share.swaps());
+    sums.failed += ToDouble(share.failed_swaps());
+    sums.lost_s += share.lost_s();
+  }
+  for (const auto& [uid, sums] : users) {
+    const std::string user = std::to_string(uid);
+    for (const auto& [key, count] : sums.programs) {
+      registry_.Set(kSharePrograms, {user, key.first, key.second}, count);
+    }
+    registry_.Set(kShareBytes, {user, "gpu"}, sums.on_gpu);
+    registry_.Set(kShareBytes, {user, "host"}, sums.in_memory);
+    registry_.Set(kShareWaiting, {user}, sums.waiting);
+    registry_.Set(kShareLongestWait, {user}, sums.longest_s);
+    registry_.Set(kShareSwaps, {user}, sums.swaps);
+    registry_.Set(kShareFailedSwaps, {user}, sums.failed);
+    registry_.Set(kShareLost, {user}, sums.lost_s);
   }
 }
 

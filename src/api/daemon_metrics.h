@@ -33,6 +33,8 @@ class DaemonMetrics {
   // Replaces the figures of all users.
   void SetUsages(const std::vector<UserUsage>& usages);
   void CountUsageFailure();
+  // Replaces the figures of programs that share GPUs.
+  void SetShares(const v1::ListSharesResponse& shares);
 
   // Returns all metrics in Prometheus' text format.
   std::string Text(const OperationTable& operations);

@@ -12,6 +12,7 @@
 #include <cerrno>
 
 #include "api/tcp.h"
+#include "api/worker_credentials.h"
 #include "base/file.h"
 #include "base/file_lock.h"
 #include "base/log.h"
@@ -31,6 +32,9 @@ Result<std::unique_ptr<DaemonServer>> DaemonServer::Start(DaemonContext& daemon)
   std::unique_ptr<DaemonServer> server(new DaemonServer(daemon));
   STASIS_TRY(server->Bind());
   STASIS_TRY(server->WarmUp());
+  const std::string folder = daemon.socket_path.substr(0, daemon.socket_path.rfind('/'));
+  STASIS_ASSIGN(daemon.share, ShareService::Start(daemon.settings, folder, OwnWork(daemon.settings),
+                                                  daemon.operations, daemon.metrics));
   if (!daemon.settings.daemon_listen.empty()) STASIS_TRY(ServeTcp(daemon, server->servers_));
   return server;
 }

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "api/relay.h"
+#include "api/share_watch.h"
 #include "api/usage_error.h"
 #include "api/worker_credentials.h"
 #include "base/thread.h"
@@ -58,7 +59,8 @@ struct Layered<Base, First, Others...> {
 // The methods that the daemon answers itself.
 #define STASIS_OWN(name) v1::Stasis::WithCallbackMethod_##name
 using Own = Layered<v1::Stasis::Service, STASIS_OWN(ListOperations), STASIS_OWN(CancelOperation),
-                    STASIS_OWN(GetStatus), STASIS_OWN(Drain)>::Type;
+                    STASIS_OWN(GetStatus), STASIS_OWN(Drain), STASIS_OWN(ListShares),
+                    STASIS_OWN(PinShare), STASIS_OWN(NoteShare)>::Type;
 #undef STASIS_OWN
 
 // The methods that the daemon forwards as bytes.
@@ -165,6 +167,30 @@ class Service final : public Forwarded {
       response->set_listen(daemon_.listen_address);
       response->set_metrics(daemon_.metrics_address);
       return {};
+    });
+  }
+
+  grpc::ServerUnaryReactor* ListShares(CallbackServerContext* context,
+                                       const v1::ListSharesRequest* request,
+                                       v1::ListSharesResponse* response) override {
+    return AnswerShares(daemon_, identify_, *context, *request, *response);
+  }
+
+  grpc::ServerUnaryReactor* PinShare(CallbackServerContext* context,
+                                     const v1::PinShareRequest* request,
+                                     v1::PinShareResponse*) override {
+    return Answer(*context, [&](const Caller& caller) -> Status {
+      STASIS_ASSIGN(const auto work, WorkOf(daemon_, caller, *context));
+      return daemon_.share->Pin(caller, work, *request);
+    });
+  }
+
+  grpc::ServerUnaryReactor* NoteShare(CallbackServerContext* context,
+                                      const v1::NoteShareRequest* request,
+                                      v1::NoteShareResponse*) override {
+    return Answer(*context, [&](const Caller& caller) -> Status {
+      STASIS_ASSIGN(const auto work, WorkOf(daemon_, caller, *context));
+      return daemon_.share->Note(caller, work, request->starting(), request->bytes());
     });
   }
 

@@ -47,6 +47,7 @@ v1::Job ToMessage(const jobs::Job& job, const GpuUsage& gpu) {
   message.set_shim(job.has_shim);
   for (const auto& argument : job.argv) message.add_command(Utf8(argument));
   message.set_directory(Utf8(job.cwd));
+  message.set_share(job.share);
   message.set_uid(job.uid);
   message.set_gid(job.gid);
   if (!jobs::IsAdopted(job)) message.set_log(Utf8(job.log));

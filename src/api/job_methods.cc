@@ -10,6 +10,7 @@
 #include "api/job_history.h"
 #include "api/job_message.h"
 #include "api/methods.h"
+#include "api/share_survey.h"
 #include "api/usage_error.h"
 #include "api/utf8.h"
 #include "base/deadline.h"
@@ -57,8 +58,10 @@ Result<v1::ManageJobResponse> ManageJob(Call& call, const v1::ManageJobRequest& 
   jobs::ManageRequest wanted;
   wanted.id = request.job();
   wanted.most_jobs = call.settings.most_jobs;
+  wanted.share = request.share();
   auto managed = [&]() -> Result<jobs::Job> {
     STASIS_ASSIGN(wanted.pid, jobs::ParsePid(request.target()));
+    if (!wanted.share.empty()) STASIS_TRY(CheckCanShare(call, wanted.pid, wanted.share));
     // Refuses a process on which an operation is in progress. Such an operation does not know the
     // new job, and if it is a dump, it would end the job without an image in its record. An
     // operation looks for a job after it has written its journal entry (operations/execute.cc), and

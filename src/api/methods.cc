@@ -89,9 +89,10 @@ constexpr Method kMethods[] = {
      WithBytes<v1::ListContainersRequest, v1::ListContainersResponse, ListContainers>,
      {}},
     {"Check", WithBytes<v1::CheckRequest, v1::CheckResponse, Check>, {.has_target = true}},
-    // The next two are not methods of the service. Only the daemon calls them, in a worker.
+    // The rest are not methods of the service. Only the daemon calls them, in a worker.
     {"Hold", Hold, {.operation = true}},
     {"GetUsage", WithBytes<v1::UsageRequest, v1::Usage, GetUsage>, {}},
+    {"SurveyShares", WithBytes<v1::SurveySharesRequest, v1::ShareSurvey, SurveyShares>, {}},
 };
 
 const Method* Find(std::string_view name) {

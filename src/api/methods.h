@@ -82,6 +82,9 @@ Result<v1::InstallCdiResponse> InstallCdi(Call& call, const v1::InstallCdiReques
 // Returns the caller's usage, for the daemon's metrics. Does not ask the driver, which could block.
 Result<v1::Usage> GetUsage(Call& call, const v1::UsageRequest& request);
 
+// Returns the caller's jobs that share GPUs, with their memory, for the daemon's sharing.
+Result<v1::ShareSurvey> SurveyShares(Call& call, const v1::SurveySharesRequest& request);
+
 // Calls a method by name, for example "Suspend", with serialized messages. Returns kInvalidArgument
 // if the request cannot be parsed, and kUnimplemented if there is no such method.
 Result<std::string> CallMethod(Call& call, const std::string& method, const std::string& request);

@@ -92,15 +92,15 @@ class Relay {
  private:
   Status TryBegin(const ByteBuffer& request, Worker::OnEvent on_event, OnReply on_end,
                   const std::function<void(const std::string& id)>& begun) {
-    v1::WorkerRequest work;
-    work.set_method(method_);
-    work.set_request(ToBytes(request));
-    const auto traits = TraitsOf(method_, work.request());
+    const std::string bytes = ToBytes(request);
+    const auto traits = TraitsOf(method_, bytes);
     if (!traits) return Fail(Code::kUnimplemented, "there is no method " + method_);
     operation_ = traits->operation;
     STASIS_ASSIGN(const Caller caller, identify_(context_));
     caller_ = caller;
-    STASIS_TRY(FillRights(caller, work));
+    STASIS_ASSIGN(v1::WorkerRequest work, WorkOf(daemon_, caller, context_));
+    work.set_method(method_);
+    work.set_request(bytes);
     const std::string target = traits->has_target ? TargetOf(work.request()) : "";
     STASIS_ASSIGN(id_, daemon_.operations.Begin(caller, method_, operation_, target));
     work.set_operation(id_);
@@ -111,13 +111,34 @@ class Relay {
     }
     begun(id_);
     // The handlers may run before this call returns.
-    auto worker = Worker::Start(work, std::move(on_event),
-                                [this, target, on_end = std::move(on_end)](auto reply, bool lost) {
-                                  daemon_.operations.Finish(id_);
-                                  if (lost && operation_) DescribeUnfinished(target, reply.error());
-                                  RecordEnd(id_, reply, lost);
-                                  on_end(std::move(reply));
-                                });
+    auto started = std::make_shared<std::mutex>();
+    auto ended = [this, target, started, on_end](Result<std::string> reply, bool lost) {
+      // This object may be deleted below, so StartWorker must have returned.
+      std::unique_lock(*started).unlock();
+      daemon_.operations.Finish(id_);
+      if (lost && operation_) DescribeUnfinished(target, reply.error());
+      RecordEnd(id_, reply, lost);
+      TellShare(reply.has_value());
+      on_end(std::move(reply));
+    };
+    const std::string shared = operation_ ? daemon_.share->ProgramOf(caller, work) : "";
+    if (shared.empty()) return StartWorker(work, std::move(on_event), std::move(ended));
+    // The program may be in the middle of a swap, or wait for room.
+    auto begin = [this, work, started, on_event, ended] {
+      Status status;
+      {
+        std::lock_guard lock(*started);
+        status = StartWorker(work, on_event, ended);
+      }
+      if (!status) ended(Fail(std::move(status).error()), false);
+    };
+    // gRPC deletes this object only after the constructor has returned.
+    SetShareToken(daemon_.share->BeginCall(shared, work.method(), std::move(begin)));
+    return {};
+  }
+
+  Status StartWorker(const v1::WorkerRequest& work, Worker::OnEvent on_event, Worker::OnEnd ended) {
+    auto worker = Worker::Start(work, std::move(on_event), std::move(ended));
     if (!worker) {
       daemon_.operations.Finish(id_);
       return Fail(std::move(worker).error());
@@ -127,6 +148,29 @@ class Relay {
     daemon_.operations.SetWorker(id_, worker_);
     if (disconnected_) worker_->Abandon();
     return {};
+  }
+
+  // The token of ShareService::BeginCall may come after the end of the call.
+  void SetShareToken(uint64_t token) {
+    std::optional<bool> ended_ok;
+    {
+      std::lock_guard lock(share_mutex_);
+      share_token_ = token;
+      ended_ok = ended_ok_;
+    }
+    if (ended_ok) daemon_.share->EndCall(token, *ended_ok);
+  }
+
+  void TellShare(bool ok) {
+    if (!operation_) return;
+    uint64_t token = 0;
+    {
+      std::lock_guard lock(share_mutex_);
+      ended_ok_ = ok;
+      token = share_token_;
+    }
+    daemon_.share->EndCall(token, ok);
+    daemon_.share->JobsMayHaveChanged(caller_->uid);
   }
 
   void RecordEnd(const std::string& id, const Result<std::string>& reply, bool lost) {
@@ -146,27 +190,6 @@ class Relay {
     log::Write(operation_ ? log::Level::kError : log::Level::kDebug, "ended", fields);
   }
 
-  Status FillRights(const Caller& caller, v1::WorkerRequest& work) {
-    const bool other = caller.uid != ::geteuid() && ::geteuid() == 0;
-    if (other) {
-      auto* rights = work.mutable_rights();
-      rights->set_uid(caller.uid);
-      rights->set_gid(caller.gid);
-      for (gid_t group : caller.groups) rights->add_groups(group);
-    }
-    work.set_caller(caller.uid);
-    work.set_log_level(daemon_.settings.daemon_log_level);
-    *work.mutable_daemon_settings() = SettingsText(daemon_.settings, /*trusted=*/true);
-    auto header = context_.client_metadata().find(kContextHeader);
-    if (!caller.local || header == context_.client_metadata().end()) return {};
-    if (!work.mutable_context()->ParseFromArray(header->second.data(),
-                                                static_cast<int>(header->second.size()))) {
-      return FailUsage(std::string("the header ") + kContextHeader +
-                       " is not a stasis.v1.CallContext");
-    }
-    return {};
-  }
-
   // Tells the caller that a lost worker may have left its operation unfinished.
   void DescribeUnfinished(const std::string& target, Error& error) const {
     error.not_undone = true;
@@ -181,6 +204,9 @@ class Relay {
   std::optional<Caller> caller_;
   bool operation_ = false;
   bool disconnected_ = false;
+  std::mutex share_mutex_;
+  uint64_t share_token_ = 0;
+  std::optional<bool> ended_ok_;
 };
 
 class UnaryRelay final : public grpc::ServerUnaryReactor, private Relay {
@@ -348,6 +374,29 @@ grpc::Status ToStatus(CallbackServerContext& context, const Error& error) {
   context.AddTrailingMetadata(kErrorHeader, message.SerializeAsString());
   return grpc::Status(static_cast<grpc::StatusCode>(error.code),
                       Utf8(error.ToString().substr(0, kMaxStatusBytes)));
+}
+
+Result<v1::WorkerRequest> WorkOf(const DaemonContext& daemon, const Caller& caller,
+                                 const CallbackServerContext& context) {
+  v1::WorkerRequest work;
+  const bool other = caller.uid != ::geteuid() && ::geteuid() == 0;
+  if (other) {
+    auto* rights = work.mutable_rights();
+    rights->set_uid(caller.uid);
+    rights->set_gid(caller.gid);
+    for (gid_t group : caller.groups) rights->add_groups(group);
+  }
+  work.set_caller(caller.uid);
+  work.set_log_level(daemon.settings.daemon_log_level);
+  *work.mutable_daemon_settings() = SettingsText(daemon.settings, /*trusted=*/true);
+  auto header = context.client_metadata().find(kContextHeader);
+  if (!caller.local || header == context.client_metadata().end()) return work;
+  if (!work.mutable_context()->ParseFromArray(header->second.data(),
+                                              static_cast<int>(header->second.size()))) {
+    return FailUsage(std::string("the header ") + kContextHeader +
+                     " is not a stasis.v1.CallContext");
+  }
+  return work;
 }
 
 grpc::ServerUnaryReactor* RelayUnary(DaemonContext& daemon, const IdentifyCaller& identify,

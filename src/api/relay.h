@@ -18,6 +18,10 @@ using IdentifyCaller = std::function<Result<Caller>(const grpc::CallbackServerCo
 // Returns the status of a failed call, and adds the whole error to the trailing metadata.
 grpc::Status ToStatus(grpc::CallbackServerContext& context, const Error& error);
 
+// Returns a request without a method, with the caller's credentials, folders and settings.
+Result<v1::WorkerRequest> WorkOf(const DaemonContext& daemon, const Caller& caller,
+                                 const grpc::CallbackServerContext& context);
+
 // Each of the following functions forwards one call to a new worker and returns its reactor. gRPC
 // owns the reactor, which deletes itself when the call has ended. The arguments must live until
 // then; gRPC ensures this for those that it supplies.

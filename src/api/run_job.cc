@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "api/methods.h"
+#include "api/share_survey.h"
 #include "api/usage_error.h"
 #include "api/utf8.h"
 #include "base/file.h"
@@ -73,15 +74,20 @@ Result<v1::RunResponse> StartJob(Call& call, const v1::RunRequest& request,
   }
   STASIS_ASSIGN(wanted.cwd, ReadLink("/proc/self/cwd"));
   STASIS_ASSIGN(wanted.agent, jobs::AgentToPreload(call.paths, request.no_agent()));
+  STASIS_TRY(CheckShare(request.share(), request.no_agent(), wanted.agent));
+  wanted.share = request.share();
   STASIS_TRY(SetEnvironment(request));
   // The agent reads environment variables, not the configuration.
   const char* preloaded = std::getenv("LD_PRELOAD");
-  const std::map<std::string, std::string> env = {
+  std::map<std::string, std::string> env = {
       {"STASIS_FORK_KEEPS_GPU_FILES", call.settings.keep_gpu_files ? "1" : ""},
+      // Removes the variable of a job that started this command.
+      {kShareVariable, ""},
       {"LD_PRELOAD", jobs::PreloadValue(preloaded == nullptr ? "" : preloaded, wanted.agent)}};
 
   STASIS_ASSIGN(jobs::Claim claim, store.Create(wanted));
   const jobs::Job& job = claim.job();
+  if (!job.share.empty()) env[kShareVariable] = ShareSignalFile(claim.folder());
   auto start = [&]() -> Result<jobs::StartedJob> {
     jobs::StdioSpec stdio{job.log};
     if (wanted.log.empty()) stdio.keep_log_bytes = call.settings.log_bytes;
@@ -89,6 +95,9 @@ Result<v1::RunResponse> StartJob(Call& call, const v1::RunRequest& request,
       STASIS_ASSIGN(stdio.terminal, SizeOf(request.terminal()));
     }
     if (connect) STASIS_TRY(connect(stdio));
+    if (!job.share.empty()) {
+      STASIS_TRY(WriteFileDurably(ShareSignalFile(claim.folder()), ""));
+    }
     return jobs::StartShimForRun({claim.folder(), stdio, job.argv, env},
                                  Deadline::In(kStartTimeout));
   };
@@ -101,6 +110,7 @@ Result<v1::RunResponse> StartJob(Call& call, const v1::RunRequest& request,
   response.set_job(job.id);
   response.set_pid(started->root.pid.value);
   response.set_log(Utf8(job.log));
+  if (call.started) call.started(job.id);
   return response;
 }
 

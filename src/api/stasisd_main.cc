@@ -54,13 +54,10 @@ constexpr int kPauseMs = 500;
 
 // Serves metrics in a background thread, so that scrapes and calls do not delay each other.
 Status ServeMetrics(DaemonContext& daemon) {
-  v1::WorkerRequest ours;
-  ours.set_caller(::geteuid());
-  ours.set_log_level(daemon.settings.daemon_log_level);
-  *ours.mutable_daemon_settings() = SettingsText(daemon.settings, /*trusted=*/true);
-  daemon.usage.Add(::geteuid(), ours);
+  daemon.usage.Add(::geteuid(), OwnWork(daemon.settings));
   STASIS_ASSIGN(auto exporter, MetricsExporter::Start(daemon.settings.metrics_listen, [&daemon] {
                   daemon.usage.Refresh();
+                  daemon.share->Publish();
                   return daemon.metrics.Text(daemon.operations);
                 }));
   daemon.metrics_address = exporter.release()->address();

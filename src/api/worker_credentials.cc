@@ -171,6 +171,14 @@ google::protobuf::Map<std::string, std::string> SettingsText(const config::Setti
   return texts;
 }
 
+v1::WorkerRequest OwnWork(const config::Settings& settings) {
+  v1::WorkerRequest ours;
+  ours.set_caller(::geteuid());
+  ours.set_log_level(settings.daemon_log_level);
+  *ours.mutable_daemon_settings() = SettingsText(settings, /*trusted=*/true);
+  return ours;
+}
+
 v1::CallContext::Folders FoldersOf(const Paths& paths) {
   v1::CallContext::Folders folders;
   folders.set_run(paths.run);

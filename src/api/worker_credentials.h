@@ -27,6 +27,8 @@ Result<Call> MakeCall(const v1::WorkerRequest& request);
 // than the daemon may not set; otherwise those that every caller may set.
 google::protobuf::Map<std::string, std::string> SettingsText(const config::Settings& settings,
                                                              bool trusted);
+// Returns a request of the daemon's own user, without a method.
+v1::WorkerRequest OwnWork(const config::Settings& settings);
 v1::CallContext::Folders FoldersOf(const Paths& paths);
 
 }  // namespace stasis::api

@@ -51,6 +51,9 @@ Option App::add_ignored_words(const std::string& name) const {
 Option App::add_flag(const std::string& name, bool& value, const std::string& help) const {
   return Option(app_->add_flag(name, value, help));
 }
+Option App::add_flag(const std::string& name, std::string& value, const std::string& help) const {
+  return Option(app_->add_flag(name, value, help));
+}
 Option App::add_flag(const std::string& name, const std::string& help,
                      std::function<void()> call) const {
   return Option(app_->add_flag_callback(name, std::move(call), help));

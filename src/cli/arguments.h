@@ -52,6 +52,8 @@ class App {
   Option add_option(const std::string& name, T& value, const std::string& help) const;
   Option add_ignored_words(const std::string& name) const;
   Option add_flag(const std::string& name, bool& value, const std::string& help) const;
+  // A flag that may have a value: "--name" or "--name=VALUE". Without one, `value` becomes "true".
+  Option add_flag(const std::string& name, std::string& value, const std::string& help) const;
   // Runs `call` when the flag is given.
   Option add_flag(const std::string& name, const std::string& help,
                   std::function<void()> call) const;

@@ -65,6 +65,7 @@ nlohmann::json ToJson(const v1::Job& job) {
   if (job.log().empty()) document["log"] = nullptr;
   if (job.moved_to().empty()) document["moved_to"] = nullptr;
   if (job.perhaps_moved_to().empty()) document["perhaps_moved_to"] = nullptr;
+  if (job.share().empty()) document["share"] = nullptr;
   document["agent"] = !job.agent_library().empty();
   if (!job.has_code()) {
     for (const char* of_end : {"code", "signal", "ended_ms"}) document.erase(of_end);

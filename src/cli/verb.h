@@ -48,6 +48,7 @@ void RegisterVersion(App app, const std::function<void(Action)>& select);
 void RegisterArena(App app, const std::function<void(Action)>& select);
 void RegisterRepo(App app, const std::function<void(Action)>& select);
 void RegisterKey(App app, const std::function<void(Action)>& select);
+void RegisterShare(App app, const std::function<void(Action)>& select);
 void RegisterGpu(App app, const std::function<void(Action)>& select);
 void RegisterImage(App app, const std::function<void(Action)>& select);
 void RegisterRun(App app, const std::function<void(Action)>& select);

@@ -69,6 +69,7 @@ std::string Text(const v1::Job& job) {
   line("started by", fmt::format("user {}, group {}", job.uid(), job.gid()));
   line("log", job.log().empty() ? "none: the output goes where it went before" : job.log());
   line("agent", job.agent_library().empty() ? "none" : job.agent_library());
+  if (!job.share().empty()) line("shares GPUs", job.share());
   if (job.has_root()) {
     line("process", fmt::format("{}{}", job.root().pid(), job.has_pid() ? "" : " (ended)"));
     line("shim", job.has_shim_process()

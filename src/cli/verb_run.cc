@@ -1,10 +1,13 @@
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <memory>
+#include <optional>
 
 #include "api/methods.h"
 #include "base/file.h"
 #include "cli/operation.h"
+#include "cli/share.h"
 
 namespace stasis::cli {
 namespace {
@@ -16,11 +19,26 @@ struct RunOptions {
   AttachFlags attach_flags;
   bool tty = false, has_tty = false;  // has_tty: --tty or --no-tty was given
   bool no_agent = false;
+  ShareFlag share;
 };
 
 bool WantsTerminal(const RunOptions& options) {
   if (options.has_tty) return options.tty;
   return options.attach && ::isatty(STDIN_FILENO) != 0 && ::isatty(STDOUT_FILENO) != 0;
+}
+
+// Refuses the program before it is started.
+Status CheckAgent(const RunOptions& options) {
+  if (!options.no_agent) return {};
+  return FailUsage("a program without the agent cannot share GPUs",
+                   "leave out --no-agent, or --share");
+}
+
+// Returns true if share.default applies. It is a preference: a program that cannot share, because
+// it has no agent or the command uses no daemon, runs without.
+bool SharesByDefault(const Globals& globals, const RunOptions& options) {
+  return options.share.given.empty() && globals.settings().share_default != "off" &&
+         !options.no_agent && !globals.no_daemon;
 }
 
 // Runs in this process even if there is a daemon, so that the job inherits the session's limits,
@@ -34,8 +52,27 @@ Outcome Run(const Globals& globals, const RunOptions& options) {
   for (const std::string& argument : globals.command) request.add_argv(argument);
   if (!options.log.empty()) request.set_log(AbsolutePath(options.log));
   request.set_no_agent(options.no_agent);
+  STASIS_ASSIGN(*request.mutable_share(), options.share.Class());
+  const bool by_default = SharesByDefault(globals, options);
+  if (by_default) request.set_share(globals.settings().share_default);
   if (WantsTerminal(options)) *request.mutable_terminal() = api::OwnWindowSize();
   STASIS_ASSIGN(api::Call call, OpenCall(globals));
+  std::optional<api::Client> daemon;
+  if (!request.share().empty()) {
+    const std::string what = "cannot run " + request.argv(0);
+    STASIS_TRY(Annotate(CheckAgent(options), what));
+    auto client = OpenShareClient(globals);
+    if (!client && by_default)
+      client.error().hint += "; with --share=off the program does not need it";
+    STASIS_ASSIGN(daemon, Annotate(std::move(client), what));
+    STASIS_TRY(Annotate(daemon->NoteShare(/*starting=*/true), what));
+    call.started = [&daemon](const std::string& job) {
+      Status noted = daemon->NoteShare(/*starting=*/false);
+      if (noted) return;
+      PrintStderr(fmt::format("stasis: job {} runs, but does not share GPUs yet: {}\n", job,
+                              noted.error().ToString()));
+    };
+  }
   if (options.attach) {
     return api::RunAttached(call, request, options.attach_flags.ToMessage(), NoteFor(globals));
   }
@@ -68,6 +105,7 @@ void RegisterRun(App app, const std::function<void(Action)>& select) {
   verb->add_flag("--no-agent", options->no_agent,
                  "Start the program without the agent: suspend and dump then use the driver alone, "
                  "which is slower");
+  options->share.AddTo(verb);
   verb->footer(
       "The program's command line begins after `--`, or at the first word that is neither an "
       "option nor an option's value.");

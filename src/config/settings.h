@@ -58,6 +58,11 @@ struct Settings {
   uint64_t daemon_log_bytes{};
   std::string metrics_listen;  // "HOST:PORT"; empty for none
 
+  // Programs that share GPUs.
+  std::string share_default;  // "off", "interactive" or "batch": default of run --share
+  double share_max_wait_s{};
+  uint64_t share_host_bytes{};  // 0: most of the free memory
+
   bool keep_gpu_files{};  // forked children keep inherited GPU files open
   uint64_t log_bytes{};   // size limit of a job's own log
   std::string toggle;     // "driver" or "suspend": the effect of cuda-checkpoint --toggle

@@ -127,6 +127,18 @@ constexpr Row kRows[] = {
     {"run.log_size", Kind::kSize, &Settings::log_bytes, "64MiB", 64 << 10, kMiB* kMiB, "",
      "STASIS_LOG_SIZE", "",
      "How many bytes at the end of a job's own log are kept; with `--log` everything is kept"},
+    {"share.default", Kind::kChoice, &Settings::share_default, "off", 0, 0, "off|interactive|batch",
+     "STASIS_SHARE", "",
+     "Class of jobs of `run` without --share; off: they do not share GPUs. See "
+     "docs/guides/sharing.md"},
+    {"share.max_wait_s", Kind::kSeconds, &Settings::share_max_wait_s, "60", 0, kDay, "",
+     "STASIS_SHARE_MAX_WAIT_S", "",
+     "How long an allocation of a program that shares GPUs waits for room; then it fails. Read by "
+     "the daemon"},
+    {"share.host_memory", Kind::kSize, &Settings::share_host_bytes, "0", 0, kMiB* kMiB * 1024, "",
+     "STASIS_SHARE_HOST_MEMORY", "",
+     "Host memory for the data of suspended programs that share GPUs; 0: nine tenths of what is "
+     "free. Read by the daemon"},
     {"cuda_checkpoint.toggle", Kind::kChoice, &Settings::toggle, "driver", 0, 0, "driver|suspend",
      "STASIS_TOGGLE", "",
      "What --toggle of the drop-in for cuda-checkpoint does to a running program: the driver's "

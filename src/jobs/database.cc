@@ -25,7 +25,7 @@ constexpr size_t kMaxAccountBytes = 1 << 20;
 constexpr char kJobColumns[] =
     "id, argv, cwd, log, agent, uid, gid, created_ms, changed_ms, seen_state, seen_boot_id, "
     "seen_shim_pid, seen_shim_start, seen_root_pid, seen_root_start, seen_log_device, "
-    "seen_log_inode, seen_code, seen_signal, seen_ended_ms, seen_image";
+    "seen_log_inode, seen_code, seen_signal, seen_ended_ms, seen_image, share";
 constexpr char kCheckpointColumns[] =
     "kind, image, name, time_ms, bytes, written_bytes, seconds, account, copy_repository, "
     "copy_name, copy_plain";
@@ -162,6 +162,8 @@ Result<Job> Database::ReadJob(const Statement& row) const {
                         static_cast<int>(signal), row.Int(19)};
   }
   if (!row.IsNull(20)) job.dumped_image = row.Bytes(20);
+  if (!row.IsNull(21)) job.share = row.Bytes(21);
+  if (!job.share.empty() && !IsShareClass(job.share)) return damaged("the share class");
   return job;
 }
 
@@ -207,7 +209,7 @@ Result<std::vector<Database::Row>> Database::List() const {
       sqlite_.Query(std::string("SELECT ") + kJobColumns + ", " + kCheckpointColumnsOfList +
                     " FROM job LEFT JOIN checkpoint ON number = (SELECT max(number) FROM "
                     "checkpoint WHERE job = job.id AND kind = 'dump') ORDER BY id"));
-  constexpr int kFirstOfCheckpoint = 21;
+  constexpr int kFirstOfCheckpoint = 22;
   std::vector<Row> listed;
   for (;;) {
     STASIS_ASSIGN(bool row, rows.Next());
@@ -252,8 +254,9 @@ Result<bool> Database::Insert(const Job& job) {
                                   job.changed_ms};
   std::vector<SqlValue> seen = SeenOf(job);
   values.insert(values.end(), seen.begin(), seen.end());
+  values.push_back(job.share.empty() ? SqlValue() : SqlValue(job.share));
   STASIS_TRY(sqlite_.Run(std::string("INSERT INTO job (") + kJobColumns +
-                             ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) "
+                             ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) "
                              "ON CONFLICT (id) DO NOTHING",
                          values));
   if (sqlite_.changed() == 0) return false;

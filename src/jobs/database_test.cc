@@ -170,7 +170,7 @@ TEST_F(DatabaseTest, DatabaseOfALaterVersionIsRejectedAndNotChanged) {
   ASSERT_FALSE(database);
   EXPECT_EQ(database.error().code, Code::kUnimplemented);
   EXPECT_THAT(database.error().message,
-              AllOf(HasSubstr(Path()), HasSubstr("version 7"), HasSubstr("supports version 2")));
+              AllOf(HasSubstr(Path()), HasSubstr("version 7"), HasSubstr("supports version 3")));
   EXPECT_TRUE(*ReadFile(Path()) == before);
 }
 

@@ -94,6 +94,8 @@ std::string GenerateId() {
   return pick(kFirst) + "-" + pick(kSecond);
 }
 
+bool IsShareClass(std::string_view name) { return name == "interactive" || name == "batch"; }
+
 std::string MovedTo(const Job& job) { return PlaceAfter(kMovedTo, job); }
 
 std::string PerhapsMovedTo(const Job& job) { return PlaceAfter(kPerhapsMovedTo, job); }

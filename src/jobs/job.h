@@ -88,6 +88,7 @@ struct Job {
   int64_t changed_ms = 0;  // time of the last change in the database
   std::string log;
   std::string agent;  // path of the agent's library; empty if started without the agent
+  std::string share;  // class of a job that shares GPUs (IsShareClass); empty if it does not
   // Oldest first. A job from a list of jobs has only its last image.
   std::vector<Checkpoint> checkpoints;
 
@@ -102,6 +103,9 @@ struct Job {
   // killed.
   std::optional<std::string> dumped_image;
 };
+
+// The classes of jobs that share GPUs: "interactive" and "batch".
+bool IsShareClass(std::string_view name);
 
 // Returns "HOST/JOB" if the job's program is known to have been moved to another host, otherwise an
 // empty string.

@@ -204,6 +204,7 @@ Result<Job> Manage(const Store& store, const ManageRequest& request) {
   wanted.argv = CommandOf(root);
   wanted.cwd = DirectoryOf(root.id.pid);
   wanted.agent = AgentIn(root.id.pid);
+  wanted.share = request.share;
   wanted.adopted = Processes{};
   wanted.adopted->root = root.id;
   STASIS_ASSIGN(wanted.adopted->boot_id, process::BootId());

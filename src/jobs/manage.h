@@ -18,6 +18,7 @@ struct ManageRequest {
   process::HostPid pid;
   std::string id;          // empty: generate one
   uint64_t most_jobs = 0;  // see NewJob
+  std::string share;       // see Job
   // Called when the job is visible to others but not yet permanent. An error removes it again.
   std::function<Status(const process::ProcessId&)> confirm;
 };

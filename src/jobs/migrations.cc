@@ -56,9 +56,15 @@ ALTER TABLE checkpoint ADD COLUMN copy_name BLOB;
 ALTER TABLE checkpoint ADD COLUMN copy_plain INTEGER;
 )sql";
 
+// The class of a job that shares GPUs; NULL: it does not.
+constexpr char kShare[] = R"sql(
+ALTER TABLE job ADD COLUMN share TEXT;
+)sql";
+
 constexpr Migration kMigrations[] = {
     {1, "jobs and their checkpoints", kJobsAndCheckpoints},
     {2, "copies of images in repositories", kCopies},
+    {3, "jobs that share GPUs", kShare},
 };
 
 Result<int64_t> Version(const Sqlite& database) { return database.Number("PRAGMA user_version"); }

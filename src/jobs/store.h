@@ -31,6 +31,7 @@ struct NewJob {
   std::string cwd;
   std::string log;         // absolute path; empty: in the job's directory
   std::string agent;       // see Job
+  std::string share;       // see Job
   uint64_t most_jobs = 0;  // limit on the number of jobs including this one (limits.jobs); 0: none
   // Processes of a running program without a shim: see manage.h.
   std::optional<Processes> adopted = {};

@@ -146,6 +146,7 @@ Result<Claim> Store::Create(const NewJob& wanted) const {
   job.argv = wanted.argv;
   job.cwd = wanted.cwd;
   job.agent = wanted.agent;
+  job.share = wanted.share;
   job.uid = ::getuid();
   job.gid = ::getgid();
   job.created_ms = job.changed_ms = NowMs();

@@ -54,7 +54,9 @@ def run(world):
     help_texts = {"": everywhere}
     for verb in verbs:
         inner, options = of_help(world, verb)
-        help_texts.update({f"{verb} {name}": of_help(world, verb, name)[1] for name in inner} or {verb: options})
+        help_texts.update({f"{verb} {name}": of_help(world, verb, name)[1] for name in inner})
+        if options or not inner:
+            help_texts[verb] = options
     page = of_page()
     demand(len(help_texts) > 30, f"the help texts were not understood: {help_texts}")
     for name in sorted(help_texts.keys() | page.keys()):

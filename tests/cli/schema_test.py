@@ -51,7 +51,8 @@ class Walk:
 
     def __call__(self, name, *words, expect=0, **more):
         """Runs the command NAME with more words; `image-ls` means `image ls`."""
-        inner = name.split("-")[0] in ("image", "arena", "gpu", "config", "daemon", "container", "cdi", "key", "repo")
+        inner = name.split("-")[0] in ("image", "arena", "gpu", "config", "daemon", "container", "cdi", "key", "repo",
+                                       "share")
         document = self.world.stasis("--json", *name.split("-", 1 if inner else 0), *words, expect=expect, **more).json()
         self.check("error" if "error" in document else name, document)
         return document
@@ -61,8 +62,9 @@ def verbs(world, path=()):
     text = world.stasis(*path, "--help").out
     if "Subcommands:" not in text:
         return {"-".join(path)}
+    own = {"share"} & {"-".join(path)}  # also a command by itself
     inner = re.findall(r"^  ([a-z-]+)[, ]", text.split("Subcommands:")[1], re.M)
-    return set().union(*(verbs(world, (*path, verb)) for verb in inner))
+    return own.union(*(verbs(world, (*path, verb)) for verb in inner))
 
 
 def start(world, run, job):
@@ -172,12 +174,25 @@ def walk(world, run):
     run("image-inspect", "one", expect=1)
 
 
+def shares(world, run):
+    run("run", "--share", "--job", "shared", "--", str(world.workloads / "vector"), "--memory", "8M", "--interval", "10")
+    wait_until(lambda: run("share")["shares"], 60, "the daemon does not know it")
+    run("share-pin", "shared")
+    run("share-unpin", "shared")
+    run("ps")
+    run("inspect", "shared")
+    run("kill", "shared", "-s", "KILL")
+    run("wait", "shared", expect=137)
+    run("delete", "shared")
+
+
 def daemon(world, run, job):
     run("daemon-start", env={"STASIS_FAULT": "gpu-lock:before:hang"})
     slow = world.begin("suspend", job, "--timeout", "4")
     world.await_phase("gpu-lock")
     run("daemon-status")
     demand(slow.wait().code == 1, str(slow))
+    shares(world, run)
     run("daemon-drain")
     wait_until(lambda: world.reap() or not world.daemons(), 60, "the daemon does not end")
 

@@ -19,6 +19,7 @@ NEEDED = {
     "Delegate": ("yes", "systemd would change a program's own cgroups"),
     "OOMPolicy": ("continue", "a program that runs out of memory would stop the daemon"),
     "RuntimeDirectory": ("stasisd", "there would be no folder for the socket"),
+    "RuntimeDirectoryPreserve": ("yes", "the next daemon would not know the programs that share GPUs"),
 }
 # Settings that break CRIU or affect the user's programs.
 HARMFUL = ["Private", "Protect", "Restrict", "NoNewPrivileges", "SystemCall", "CapabilityBoundingSet", "ReadOnly",

@@ -77,9 +77,47 @@ def two_servers(world):
     demand(len(re.findall(r": [1-9]\d* answers, all right", done.out)) == 2, lambda: str(done))
 
 
+def shared_servers(world):
+    """Three servers behind one address share a GPU for one."""
+    world.set_gpu(1, "96M")
+    world.env["SOFTGPU_DIR"] = str(world.folder / "shared-gpu")
+    world.stasis("gpu", "ls")
+    world.stasis("daemon", "start")
+    address, *ports = free_ports(4)
+    names = ["red", "green", "blue"]
+    for name, port in zip(names, ports):
+        started = world.stasis("run", "--json", "--share", "--job", name, "--", sys.executable,
+                               str(EXAMPLES / "generation_server.py"), "--port", str(port), "--soft").json()
+        log = pathlib.Path(started["log"])
+        wait_until(lambda: "READY" in log.read_text(), 90, lambda: f"{name} does not come up: {log.read_text()}")
+    proxy = world.begin(str(EXAMPLES / "model_proxy.py"), "--port", str(address),
+                        *(f"{name}={port}" for name, port in zip(names, ports)), program=sys.executable)
+    wait_until(lambda: "READY" in proxy.out, 60, lambda: str(proxy))
+
+    def answers(name):
+        return [json.loads(ask(address, f"{name}/generate?seed={seed}&tokens=8"))["tokens"] for seed in range(3)]
+
+    first = {name: answers(name) for name in names}
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        asking = {pool.submit(answers, name): name for name in 2 * names}
+        for request in concurrent.futures.as_completed(asking, ANSWER_S):
+            demand(request.result() == first[asking[request]], f"{asking[request]} gives other answers")
+    swaps = {share["job"]: share["swaps"] for share in world.stasis("share", "--json").json()["shares"]}
+    demand(sum(swaps.values()) >= 2, f"swaps: {swaps}")
+    proxy.process.kill()
+    proxy.process.wait()
+    for name in names:
+        world.stasis("kill", name, "-s", "KILL")
+        world.stasis("wait", name, expect=137)
+        world.stasis("delete", name)
+    world.stasis("daemon", "drain")
+    world.await_daemons_end()
+
+
 def run(world):
     one_server(world)
     two_servers(world)
+    shared_servers(world)
 
 
 if __name__ == "__main__":

@@ -108,6 +108,9 @@ def wire():
     def reply(outcome, text=b""):
         return said(64, struct.pack("<IiII", outcome, 0, 1, 0) + text.ljust(240, b"\0"))
 
+    def wants(at_gate, number, size):
+        return said(69, struct.pack("<IIQQQII16s", at_gate, 1, 7, number, size, 0, 0, b"GPU-0123456789ab"))
+
     hello = struct.pack("<iI20sIIIQQIIIIQ", 4711, 0, b"b" * 20, 0, 1, 2, 4 << 20, 0, 0, 2, 0, 0, 0)
     hello += bytes(7 * 8)  # memory kept by the driver
     hello += struct.pack("<16sQQQQQ", b"GPU-0123456789ab", 2, 4 << 20, 4 << 20, 1, 0).ljust(32 * 56, b"\0")
@@ -116,12 +119,14 @@ def wire():
         "hello": said(1, b""), "status": said(2, b""), "close": said(3, struct.pack("<II", 1000, 1)),
         "export": said(4, b""), "release": said(5, struct.pack("<II", 1, 0)),
         "map": said(6, ranges(0, 2, 2), 2), "open": said(7, b""), "commit": said(8, b""),
-        "describe": said(9, b""),
+        "describe": said(9, b""), "watch": said(14, struct.pack("<II", 65000, 0)), "leave": said(17, b""), "ask-use": said(15, b""),
+        "room": said(16, struct.pack("<QII", 5, 1, 0)),
     }
     answers = {
         "reply": reply(0), "refused": reply(6, b"this program has something"), "hello-reply": hello,
         "ranges": said(66, ranges(0, 2, 3), 2) + said(66, ranges(2, 1, 3), 1),
         "nothing": said(66, ranges(0, 0, 0)), "description": said(67, ranges(0, 2, 2)),
+        "wants": wants(1, 0, 0), "wants-room": wants(0, 5, 3 << 20),
     }
     for name, packet in {**requests, **answers}.items():
         put("packet", name, packet)
@@ -133,6 +138,8 @@ def wire():
     put("client", "greeting", bytes([8 + 3]) + hello + answers["reply"])
     put("client", "nothing", b"\x01" + answers["nothing"])
     put("client", "ranges-for-a-description", b"\x02" + answers["ranges"])
+    put("client", "watch", b"\x13" + answers["wants"] + answers["wants-room"] + answers["wants"])
+    put("client", "watch-busy", b"\x10" + reply(3, b"another watcher is connected"))
     put("client", "busy", b"\x08" + reply(3, b"another client is connected"))
 
 

@@ -16,8 +16,10 @@ import sys
 ALLOWED = {
     'bench': 'cli api operations checks gpu_state plan jobs dataplane repository store objects device config base abi',
     'cli': 'api config base abi',
-    'api': 'operations checks gpu_state plan jobs shim health containers dataplane repository store migration objects device '
-           'config process base abi',
+    'api': 'sharing operations checks gpu_state plan jobs shim health containers dataplane repository store migration objects '
+           'device config process base abi',
+    # Programs that share GPUs: the policy, and the manager that follows it.
+    'sharing': 'agent_client process base',
     'operations': 'checks checkpoint gpu_state plan jobs repository store criu device agent_client ipc process config base',
     'checks': 'checkpoint gpu_state plan jobs containers repository store criu device agent_client process base',
     'checkpoint': 'gpu_state plan jobs dataplane store criu ipc process base',
@@ -45,8 +47,6 @@ ALLOWED = {
     'device': 'ipc process abi base',
     'ipc': 'process base',
     'process': 'base abi',
-    # The policy by which programs share GPUs.
-    'sharing': '',
     'config': 'base',
     'base': 'abi',
     # The drivers' functions, structures and kinds. Needs nothing but libc.

@@ -4,6 +4,7 @@
 
 #include "agent/blockers.h"
 #include "agent/control.h"
+#include "agent/cuda/allocate.h"
 #include "agent/cuda/captures.h"
 #include "agent/cuda/ipc.h"
 #include "agent/cuda/ipc_events.h"
@@ -144,8 +145,14 @@ CUresult Created(CUresult r, CUcontext* context, CUdevice device) {
   return r;
 }
 
-// Records the result of a call that always creates a new context.
-CUresult CreatedNew(CUresult r, CUcontext* context, CUdevice device) {
+// What a context is assumed to need on the GPU: the driver does not tell. On an H100 one without
+// kernels takes 262 MiB (docs/measurements/suspend-and-resume.md).
+constexpr uint64_t kContextBytes = uint64_t{512} << 20;
+
+// Calls `create`, which always creates a new context.
+template <class F>
+CUresult CreateNew(CUcontext* context, CUdevice device, F create) {
+  const CUresult r = AllocateOrWait({kContextBytes, device}, create);
   // If the table still has a context with this handle, that context has ended, and the thread that
   // ended it has not called Forget yet.
   if (r == CUDA_SUCCESS) Forget(*context, NumberOf(*context));
@@ -251,18 +258,22 @@ void ResetContexts() {
 namespace hook {
 
 CUresult cuCtxCreate(STASIS_P3) {
-  return CreatedNew(real::cuCtxCreate(STASIS_A3), reinterpret_cast<CUcontext*>(a), CUdevice(c));
+  return CreateNew(reinterpret_cast<CUcontext*>(a), CUdevice(c),
+                   [&] { return real::cuCtxCreate(STASIS_A3); });
 }
 CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice device) {
-  return CreatedNew(real::cuCtxCreate_v2(context, flags, device), context, device);
+  return CreateNew(context, device, [&] { return real::cuCtxCreate_v2(context, flags, device); });
 }
 CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* params, int count, unsigned flags,
                         CUdevice device) {
-  return CreatedNew(real::cuCtxCreate_v3(context, params, count, flags, device), context, device);
+  return CreateNew(context, device, [&] {
+    return real::cuCtxCreate_v3(context, params, count, flags, device);
+  });
 }
 CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* params, unsigned flags,
                         CUdevice device) {
-  return CreatedNew(real::cuCtxCreate_v4(context, params, flags, device), context, device);
+  return CreateNew(context, device,
+                   [&] { return real::cuCtxCreate_v4(context, params, flags, device); });
 }
 CUresult cuCtxDestroy(STASIS_P1) {
   return Destroy(reinterpret_cast<CUcontext>(a), [&] { return real::cuCtxDestroy(STASIS_A1); });
@@ -282,7 +293,9 @@ CUresult cuCtxDetach(CUcontext context) {
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
-  return Created(real::cuDevicePrimaryCtxRetain(context, device), context, device);
+  const CUresult r = AllocateOrWait(
+      {kContextBytes, device}, [&] { return real::cuDevicePrimaryCtxRetain(context, device); });
+  return Created(r, context, device);
 }
 
 // A primary context ends with its last release, or at once with a reset.

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "agent/control.h"
+#include "agent/cuda/allocate.h"
 #include "agent/cuda/contexts.h"
-#include "agent/cuda/held_memory.h"
 #include "agent/vector.h"
 
 namespace stasis::agent {
@@ -87,7 +87,7 @@ void ResetDriverMemory() {
 namespace hook {
 
 CUresult cuMemAllocManaged(CUdeviceptr* ptr, size_t bytes, unsigned flags) {
-  CUresult r = AllocateBesideCopy([&] { return real::cuMemAllocManaged(ptr, bytes, flags); });
+  CUresult r = AllocateOrWait({}, [&] { return real::cuMemAllocManaged(ptr, bytes, flags); });
   return r == CUDA_SUCCESS ? Counted(r, DriverKind::kManaged, *ptr, bytes) : r;
 }
 CUresult cuMemAllocHost_v2(void** pp, size_t bytes) {

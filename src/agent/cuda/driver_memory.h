@@ -5,6 +5,7 @@
 
 #include "agent/cuda/real.h"
 #include "agent/futex.h"
+#include "agent/room.h"
 #include "agent_protocol/protocol.h"
 
 namespace stasis::agent {
@@ -33,6 +34,7 @@ CUresult FreeCounted(uint64_t key, F free, DriverPiece* freed = nullptr) {
   if (r != CUDA_SUCCESS && piece.kind != DriverKind::kNone) {
     CountDriverMemory(piece.kind, piece.key, piece.bytes, piece.device);
   }
+  if (r == CUDA_SUCCESS) room::NoteFree();
   if (r == CUDA_SUCCESS && freed != nullptr) *freed = piece;
   return r;
 }

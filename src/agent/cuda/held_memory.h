@@ -1,7 +1,7 @@
 // A client may copy the program's memory while the program runs (kExportRunning). Its descriptors
 // keep that memory alive even after the program has freed it, so an allocation can fail for lack of
 // GPU memory that the program no longer uses. Such an allocation waits here for the end of the
-// copy. Allocations inside the driver (a module, a graph, local memory of a kernel) cannot wait.
+// copy (allocate.h).
 //
 // Threads: the control thread notes the copy; any thread may allocate.
 #pragma once
@@ -25,16 +25,5 @@ uint32_t HeldMemory();
 // Returns true if memory was held in state `before` and may be free now. Waits for the end of a
 // copy.
 bool AwaitHeldMemory(uint32_t before);
-
-// Calls `allocate`, which returns a CUresult, until it finds memory or no memory is held. The
-// caller must hold no mutex.
-template <class F>
-CUresult AllocateBesideCopy(F allocate) {
-  for (;;) {
-    const uint32_t before = HeldMemory();
-    const CUresult r = allocate();
-    if (r != CUDA_ERROR_OUT_OF_MEMORY || !AwaitHeldMemory(before)) return r;
-  }
-}
 
 }  // namespace stasis::agent

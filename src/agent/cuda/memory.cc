@@ -5,6 +5,7 @@
 
 #include "agent/blockers.h"
 #include "agent/control.h"
+#include "agent/cuda/allocate.h"
 #include "agent/cuda/captures.h"
 #include "agent/cuda/contexts.h"
 #include "agent/cuda/held_memory.h"
@@ -59,6 +60,7 @@ void Leaving::Add(ProgramHandle* handle) {
 }
 
 Leaving::~Leaving() {
+  const bool any = !empty();
   while (Region* region = regions_) {
     regions_ = region->next;
     GiveBack(region);
@@ -67,6 +69,7 @@ Leaving::~Leaving() {
     handles_ = handle->next;
     GiveBackHandle(handle);
   }
+  if (any) room::NoteFree();
 }
 
 void DropRegion(Region* region, Leaving* leaving) {
@@ -353,7 +356,9 @@ void ResetMemory() {
 
 namespace hook {
 
-CUresult cuMemAlloc_v2(CUdeviceptr* ptr, size_t bytes) {
+namespace {
+
+CUresult TryAlloc(CUdeviceptr* ptr, size_t bytes) {
   CUcontext context = nullptr;
   CUdevice device = -1;
   if (ptr == nullptr || bytes == 0 || real::cuCtxGetCurrent(&context) != CUDA_SUCCESS ||
@@ -363,7 +368,13 @@ CUresult cuMemAlloc_v2(CUdeviceptr* ptr, size_t bytes) {
   if (CUresult r = AskWhetherCaptureAllows(); r != CUDA_SUCCESS) return r;
   NoteContext(context, device);
   EnsureControl();
-  return AllocateBesideCopy([&] { return Allocate(ptr, bytes, device, context); });
+  return Allocate(ptr, bytes, device, context);
+}
+
+}  // namespace
+
+CUresult cuMemAlloc_v2(CUdeviceptr* ptr, size_t bytes) {
+  return AllocateOrWait({bytes, Need::kCurrent}, [&] { return TryAlloc(ptr, bytes); });
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* ptr, size_t* pitch, size_t width, size_t height,
@@ -374,8 +385,9 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* ptr, size_t* pitch, size_t width, size_
   if (ptr == nullptr || pitch == nullptr || height < 2 || width > SIZE_MAX / 2 / height ||
       width * height < kTiny || CapturesOpen() ||
       real::cuMemAllocPitch_v2(&row, &row_pitch, width, 1, element_size) != CUDA_SUCCESS) {
-    CUresult r = AllocateBesideCopy(
-        [&] { return real::cuMemAllocPitch_v2(ptr, pitch, width, height, element_size); });
+    CUresult r = AllocateOrWait({width * height, Need::kCurrent}, [&] {
+      return real::cuMemAllocPitch_v2(ptr, pitch, width, height, element_size);
+    });
     if (r == CUDA_SUCCESS) CountDriverMemory(DriverKind::kPlain, *ptr, *pitch * height);
     return r;
   }
@@ -423,6 +435,7 @@ CUresult cuMemFree_v2(CUdeviceptr ptr) {
   } else {
     Remove(found, &leaving);
   }
+  room::NoteFree();
   return CUDA_SUCCESS;
 }
 

@@ -143,6 +143,7 @@ bool ReleaseNow(const Release& what) {
 }
 
 void* ReleaseThread(void*) {
+  gate::MarkBackground();
   uint32_t done = 0;
   for (;;) {
     uint32_t wanted = g_release_wanted.load();

@@ -5,8 +5,8 @@
 
 #include "agent/blockers.h"
 #include "agent/control.h"
+#include "agent/cuda/allocate.h"
 #include "agent/cuda/driver_memory.h"
-#include "agent/cuda/held_memory.h"
 #include "agent/cuda/ipc.h"
 #include "agent/gate.h"
 
@@ -233,13 +233,18 @@ namespace hook {
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
                      const CUmemAllocationProp* prop, unsigned long long flags) {
   EnsureControl();
+  Need need;
+  if (prop != nullptr && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+    need = {size, prop->location.id};
+  }
   if (handle != nullptr && flags == 0 && CanBeCarried(prop)) {
     CUmemAllocationProp wanted = *prop;
     wanted.requestedHandleTypes = CUmemAllocationHandleType(
         prop->requestedHandleTypes | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     CUmemGenericAllocationHandle real = 0;
-    if (AllocateBesideCopy([&] { return real::cuMemCreate(&real, size, &wanted, flags); }) ==
-        CUDA_SUCCESS) {
+    const CUresult created =
+        AllocateOrWait(need, [&] { return real::cuMemCreate(&real, size, &wanted, flags); });
+    if (created == CUDA_SUCCESS) {
       {
         Lock lock(g_memory_mutex);
         if (ProgramHandle* made = AddProgramHandle(real, size, prop->location.id)) {
@@ -250,8 +255,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
       }
       real::cuMemRelease(real);
     }
+    need = {};  // it has waited
   }
-  CUresult r = real::cuMemCreate(handle, size, prop, flags);
+  CUresult r =
+      AllocateOrWait(need, [&] { return real::cuMemCreate(handle, size, prop, flags); });
   if (r == CUDA_SUCCESS) CountDriverMemory(DriverKind::kProgramVmm, *handle, size);
   return r;
 }

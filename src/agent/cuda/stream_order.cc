@@ -3,10 +3,10 @@
 #include <cassert>
 
 #include "agent/control.h"
+#include "agent/cuda/allocate.h"
 #include "agent/cuda/captures.h"
 #include "agent/cuda/contexts.h"
 #include "agent/cuda/driver_memory.h"
-#include "agent/cuda/held_memory.h"
 #include "agent/cuda/ipc_events.h"
 #include "agent/cuda/pools.h"
 #include "agent/gate.h"
@@ -185,7 +185,7 @@ bool WaitInStream(CUevent event, void* argument) {
 }
 
 CUresult TryAllocAsync(const Calls& calls, CUdeviceptr* ptr, size_t bytes, CUmemoryPool handle,
-                       bool from_pool, CUstream stream) {
+                       bool from_pool, CUstream stream, CUdevice* waits_on) {
   auto plain = [&] {
     CUresult r =
         from_pool ? calls.alloc_from(ptr, bytes, handle, stream) : calls.alloc(ptr, bytes, stream);
@@ -214,7 +214,7 @@ CUresult TryAllocAsync(const Calls& calls, CUdeviceptr* ptr, size_t bytes, CUmem
   do {
     const PoolUse use(handle);
     if (use.pool == nullptr) break;
-    device = use.pool->device;
+    device = *waits_on = use.pool->device;
     r = AllocateIn(use.pool, bytes, id, ptr);
     if (r == CUDA_SUCCESS) return r;
     if (r != CUDA_ERROR_OUT_OF_MEMORY) break;
@@ -235,11 +235,15 @@ CUresult TryAllocAsync(const Calls& calls, CUdeviceptr* ptr, size_t bytes, CUmem
 
 CUresult AllocAsync(const Calls& calls, CUdeviceptr* ptr, size_t bytes, CUmemoryPool handle,
                     bool from_pool, CUstream stream) {
-  return AllocateBesideCopy(
-      [&] { return TryAllocAsync(calls, ptr, bytes, handle, from_pool, stream); });
+  // Memory of a pool that the driver serves does not wait: it may be at the pool's own limit.
+  Need need{bytes};
+  return AllocateOrWait(need, [&] {
+    need.device = Need::kNone;
+    return TryAllocAsync(calls, ptr, bytes, handle, from_pool, stream, &need.device);
+  });
 }
 
-CUresult FreeAsync(const Calls& calls, CUdeviceptr ptr, CUstream stream) {
+CUresult TryFreeAsync(const Calls& calls, CUdeviceptr ptr, CUstream stream) {
   Region* region = nullptr;
   {
     Lock lock(g_memory_mutex);
@@ -280,6 +284,12 @@ CUresult FreeAsync(const Calls& calls, CUdeviceptr ptr, CUstream stream) {
     return CUDA_SUCCESS;
   }
   return FreeBehind(found, event, context, id);
+}
+
+CUresult FreeAsync(const Calls& calls, CUdeviceptr ptr, CUstream stream) {
+  const CUresult r = TryFreeAsync(calls, ptr, stream);
+  if (r == CUDA_SUCCESS) room::NoteFree();
+  return r;
 }
 
 }  // namespace

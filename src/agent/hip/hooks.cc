@@ -7,6 +7,7 @@
 #include "abi/hip/as_driver.h"
 #include "agent/blockers.h"
 #include "agent/control.h"
+#include "agent/cuda/allocate.h"
 #include "agent/cuda/contexts.h"
 #include "agent/cuda/driver_memory.h"
 #include "agent/cuda/hooks.h"
@@ -100,8 +101,10 @@ hipError_t hipExtMallocWithFlags(void** ptr, size_t bytes, unsigned flags) {
   if (IsHip() && flags == hipDeviceMallocDefault) {
     return agent::hook::cuMemAlloc_v2(reinterpret_cast<CUdeviceptr*>(ptr), bytes);
   }
-  const hipError_t r = real::hipExtMallocWithFlags(ptr, bytes, flags);
-  if (r == CUDA_SUCCESS && IsHip()) {
+  if (!IsHip()) return real::hipExtMallocWithFlags(ptr, bytes, flags);
+  const hipError_t r = agent::AllocateOrWait(
+      {bytes, agent::Need::kCurrent}, [&] { return real::hipExtMallocWithFlags(ptr, bytes, flags); });
+  if (r == CUDA_SUCCESS) {
     agent::CountDriverMemory(agent::DriverKind::kPlain, reinterpret_cast<CUdeviceptr>(*ptr), bytes);
   }
   return r;

@@ -1,0 +1,510 @@
+#include "sharing/manager.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/log.h"
+
+namespace stasis::sharing {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kConnectTimeout{2000};
+constexpr milliseconds kFirstRetry{50};
+constexpr int kMostAttempts = 10;
+// How often the use of the GPUs is read while a program is suspended.
+constexpr std::chrono::seconds kSampleInterval{1};
+constexpr std::chrono::seconds kRetrySurvey{1};
+constexpr std::chrono::seconds kRetrySignalFile{10};
+// A program may touch its signal file all the time.
+constexpr milliseconds kTouchInterval{250};
+
+}  // namespace
+
+Result<std::unique_ptr<Manager>> Manager::Start(Outside outside, const Limits& limits,
+                                                const std::map<std::string, Saved>& saved) {
+  std::unique_ptr<Manager> manager(new Manager(std::move(outside), limits));
+  manager->wake_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!manager->wake_) return FailErrno(errno, "eventfd");
+  manager->inotify_.Reset(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  if (!manager->inotify_) return FailErrno(errno, "inotify_init");
+  for (const auto& [id, one] : saved) manager->coordinator_.Restore(id, one);
+  manager->saved_ = saved;
+  STASIS_ASSIGN(manager->thread_, Thread::Start([m = manager.get()] { m->Run(); }));
+  return manager;
+}
+
+Manager::~Manager() {
+  {
+    std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  Wake();
+  thread_.Join();
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [this] { return tasks_ == 0; });
+}
+
+void Manager::Wake() const {
+  const uint64_t one = 1;
+  (void)!::write(wake_.get(), &one, sizeof one);
+}
+
+void Manager::Refresh() {
+  {
+    std::lock_guard lock(mutex_);
+    survey_wanted_ = true;
+  }
+  Wake();
+}
+
+void Manager::InBackground(std::function<void()> task) {
+  auto run = [this, task] {
+    task();
+    TaskEnded();
+  };
+  if (auto thread = Thread::Start(run)) {
+    std::move(*thread).Detach();
+  } else {
+    run();
+  }
+}
+
+void Manager::TaskEnded() {
+  std::lock_guard lock(mutex_);
+  --tasks_;
+  Wake();
+  // Under the lock, because the destructor may run as soon as it sees the count.
+  idle_.notify_all();
+}
+
+void Manager::Run() {
+  std::vector<pollfd> waits;
+  for (;;) {
+    Work work;
+    int timeout_ms = -1;
+    waits = {{wake_.get(), POLLIN, 0}, {inotify_.get(), POLLIN, 0}};
+    {
+      std::lock_guard lock(mutex_);
+      if (ending_) return;
+      Step(work);
+      for (const auto& [pid, process] : processes_) {
+        if (process.watch != nullptr) waits.push_back({process.watch->fd(), POLLIN, 0});
+      }
+      for (const auto& [id, pidfd] : roots_) waits.push_back({pidfd.get(), POLLIN, 0});
+      if (look_again_) {
+        const Time left = std::max(Time{0}, *look_again_ - Now());
+        const auto ms = std::chrono::ceil<milliseconds>(left).count();
+        timeout_ms = static_cast<int>(std::min<int64_t>(ms, 3'600'000));
+      }
+    }
+    for (auto& call : work) call();
+    (void)::poll(waits.data(), waits.size(), timeout_ms);
+    char bytes[4096];
+    while (::read(wake_.get(), bytes, sizeof bytes) > 0) {
+    }
+    bool touched = false;
+    while (::read(inotify_.get(), bytes, sizeof bytes) > 0) touched = true;
+    std::lock_guard lock(mutex_);
+    touched_ |= touched;
+    if (decide_at_ && *decide_at_ <= Now()) coordinator_.TimeHasCome(Now());
+    std::erase_if(roots_, [&](const auto& root) {
+      pollfd end{root.second.get(), POLLIN, 0};
+      const bool ended = ::poll(&end, 1, 0) > 0;
+      survey_wanted_ |= ended;
+      return ended;
+    });
+  }
+}
+
+void Manager::Step(Work& work) {
+  const Time now = Now();
+  work.swap(later_);
+  look_again_.reset();
+  auto look_again_at = [this](Time time) {
+    look_again_ = std::min(time, look_again_.value_or(time));
+  };
+  ReadWatches(work);
+  SampleUse(now);
+  ConnectWatches(work, now);
+  const Plan plan = coordinator_.Next(now);
+  Carry(plan, work);
+  if (touched_ && now >= touch_surveyed_ + kTouchInterval) {
+    touched_ = false;
+    survey_wanted_ = true;
+    touch_surveyed_ = now;
+  }
+  if (touched_) look_again_at(touch_surveyed_ + kTouchInterval);
+  if ((survey_wanted_ || plan.survey) && !survey_runs_) {
+    survey_wanted_ = false;
+    survey_runs_ = true;
+    ++tasks_;
+    work.emplace_back([this, now] {
+      outside_.surveys.Start(
+          [this, now](Result<SurveyAnswer> answer) { SurveyEnded(now, std::move(answer)); });
+    });
+  }
+  decide_at_ = plan.look_again;
+  if (decide_at_) look_again_at(*decide_at_);
+  for (const auto& [pid, process] : processes_) {
+    if (process.watch == nullptr && process.retry_at > now) look_again_at(process.retry_at);
+  }
+  if (sampled_ != Time{0}) look_again_at(sampled_ + kSampleInterval);
+  Changed(work);
+}
+
+// Hands the picture to those that wait for a change, and what must outlive this daemon to `save`.
+void Manager::Changed(Work& work) {
+  std::map<std::string, Saved> saved;
+  for (const View& view : coordinator_.Show()) saved[view.id] = view.saved;
+  // Programs that no survey has named yet are not forgotten.
+  if (saved != saved_ && surveyed_ && !survey_runs_) {
+    saved_ = saved;
+    if (outside_.save) work.emplace_back([this, saved] { outside_.save(saved); });
+  }
+  std::erase_if(on_change_, [&](auto& waiting) {
+    if (waiting.first == version_) return false;
+    work.push_back(std::move(waiting.second));
+    return true;
+  });
+}
+
+void Manager::ReadWatches(Work& work) {
+  for (auto& [pid, process] : processes_) {
+    while (process.watch != nullptr) {
+      auto wants = process.watch->Receive();
+      if (!wants) {
+        log::Write(log::Level::kDebug, "the agent of a shared program has disconnected",
+                   {{"program", process.program}, {"pid", uint64_t{pid}}});
+        DropWatch(process, work);
+        process.retry_at = Now() + kFirstRetry;
+        ++version_;
+        break;
+      }
+      if (!*wants) break;
+      Want want;
+      want.at_gate = (*wants)->thread_at_gate;
+      if (const auto& allocation = (*wants)->allocation) {
+        want.allocation =
+            Allocation{allocation->number, allocation->bytes, outside_.gpu_name(allocation->gpu)};
+      }
+      coordinator_.SetWant(process.program, pid, want, Now());
+      ++version_;
+    }
+  }
+}
+
+void Manager::DropWatch(Process& process, Work& work) {
+  if (process.watch == nullptr) return;
+  coordinator_.Disconnected(process.program, static_cast<uint64_t>(process.id.pid.value));
+  // The destructor may wait.
+  auto watch = std::make_shared<std::unique_ptr<agent_client::AgentWatch>>();
+  *watch = std::move(process.watch);
+  ++tasks_;
+  work.emplace_back([this, watch] { InBackground([watch] { watch->reset(); }); });
+}
+
+bool Manager::IsInOtherHands(const std::string& id) const {
+  return std::any_of(hands_.begin(), hands_.end(), [&](const auto& entry) {
+    return entry.second.id == id && entry.second.hand == Hand::kOther && entry.second.released;
+  });
+}
+
+void Manager::ConnectWatches(Work& work, Time now) {
+  for (auto& [pid, process] : processes_) {
+    if (process.watch != nullptr || process.connecting || process.retry_at > now ||
+        process.attempts >= kMostAttempts || IsInOtherHands(process.program)) {
+      continue;
+    }
+    process.connecting = true;
+    ++tasks_;
+    work.emplace_back([this, pid = pid, id = process.id] {
+      InBackground([this, pid, id] {
+        auto watch = outside_.watches.Connect(id.pid, kConnectTimeout);
+        if (!watch) {
+          log::Fields fields = {{"pid", pid}};
+          for (auto& field : log::ErrorFields(watch.error())) fields.push_back(std::move(field));
+          log::Write(log::Level::kDebug, "cannot watch the agent of a shared program", fields);
+        }
+        std::unique_ptr<agent_client::AgentWatch> refused;  // destroyed without the lock
+        std::lock_guard lock(mutex_);
+        auto found = processes_.find(pid);
+        if (found == processes_.end() || found->second.id != id) {
+          if (watch) refused = std::move(*watch);
+          return;
+        }
+        Process& known = found->second;
+        known.connecting = false;
+        if (watch && process::IsAlive(id)) {
+          known.watch = std::move(*watch);
+          known.attempts = 0;
+          return;
+        }
+        if (watch) refused = std::move(*watch);
+        const Time pause = Time(kFirstRetry) * (1 << std::min(known.attempts++, 7));
+        known.retry_at = Now() + pause;
+      });
+    });
+  }
+}
+
+void Manager::SampleUse(Time now) {
+  bool asleep = false, awake = false;
+  const std::vector<View> views = coordinator_.Show();
+  for (const View& view : views) {
+    (view.facts.state == State::kAwake ? awake : asleep) = true;
+  }
+  // Without a program that sleeps or waits, nobody has to leave.
+  if (!awake || (!asleep && !coordinator_.AnyWaits())) {
+    sampled_ = Time{0};
+    return;
+  }
+  const bool ask = sampled_ == Time{0} || now - sampled_ >= kSampleInterval;
+  if (!ask) return;
+  sampled_ = now;
+  for (auto& [pid, process] : processes_) {
+    if (process.watch == nullptr) continue;
+    auto use = process.watch->Use();
+    if (!use || use->answered == agent_client::AgentUse::Clock::time_point()) continue;
+    coordinator_.SetUsed(process.program, use->last_use.time_since_epoch());
+  }
+}
+
+void Manager::Carry(const Plan& plan, Work& work) {
+  for (const Plan::Answer& answer : plan.answers) {
+    auto found = processes_.find(answer.process);
+    if (found == processes_.end() || found->second.watch == nullptr) continue;
+    ++version_;
+    if (found->second.watch->Answer(answer.number, answer.try_again)) continue;
+    // The allocation fails with the connection, or waits again on the next one.
+    DropWatch(found->second, work);
+    found->second.retry_at = Now() + kFirstRetry;
+  }
+  for (const Plan::Swap& swap : plan.swaps) {
+    ++tasks_;
+    ++version_;
+    work.emplace_back([this, swap] {
+      const Time began = Now();
+      outside_.swaps.Start(swap, [this, id = swap.id, began](SwapResult result) {
+        {
+          std::lock_guard lock(mutex_);
+          result.took = Now() - began;
+          coordinator_.SwapEnded(id, result, Now());
+          ++version_;
+        }
+        TaskEnded();
+      });
+    });
+  }
+  for (uint64_t token : plan.released) {
+    auto found = hands_.find(token);
+    if (found == hands_.end() || !found->second.begin) continue;
+    found->second.released = true;
+    ++version_;
+  }
+  for (auto& [token, hand] : hands_) BeginReleased(hand, work);
+}
+
+// Begins an operation by hand once no connection that would be in its way is being made.
+void Manager::BeginReleased(HandWork& hand, Work& work) {
+  if (!hand.released || !hand.begin) return;
+  auto watches = std::make_shared<std::vector<std::unique_ptr<agent_client::AgentWatch>>>();
+  if (hand.hand == Hand::kOther) {
+    for (const auto& [pid, process] : processes_) {
+      if (process.program == hand.id && process.connecting) return;
+    }
+    for (auto& [pid, process] : processes_) {
+      if (process.program != hand.id || process.watch == nullptr) continue;
+      coordinator_.Disconnected(hand.id, pid);
+      // If this fails, so do the allocations that wait.
+      (void)process.watch->WillReturn();
+      watches->push_back(std::move(process.watch));
+    }
+  }
+  ++tasks_;
+  work.emplace_back([this, watches, begin = std::move(hand.begin)] {
+    InBackground([watches, begin] {
+      watches->clear();
+      begin();
+    });
+  });
+  hand.begin = nullptr;
+}
+
+void Manager::WatchPrograms(const SurveyAnswer& answer) {
+  watchable_ = answer.programs;
+  std::map<uint64_t, Process> before = std::move(processes_);
+  processes_.clear();
+  std::map<process::ProcessId, UniqueFd> roots;
+  std::map<std::string, SignalFile> files;
+  for (const auto& [id, program] : answer.programs) {
+    for (const process::ProcessId& one : program.processes) {
+      const auto pid = static_cast<uint64_t>(one.pid.value);
+      auto known = before.find(pid);
+      if (known != before.end() && known->second.id == one) {
+        processes_[pid] = std::move(known->second);
+        processes_[pid].program = id;
+        if (processes_[pid].watch == nullptr) processes_[pid].attempts = 0;
+        before.erase(known);
+      } else {
+        processes_[pid] = Process{id, one, nullptr, false, 0, Time{0}};
+      }
+    }
+    for (const auto* list : {&program.roots, &program.processes}) {
+      for (const process::ProcessId& one : *list) {
+        if (roots.contains(one)) continue;
+        if (auto open = roots_.find(one); open != roots_.end()) {
+          roots[one] = std::move(open->second);
+        } else if (auto pidfd = process::OpenPidfd(one)) {
+          roots[one] = std::move(*pidfd);
+        }
+      }
+    }
+    if (program.signal_file.empty()) continue;
+    auto watched = signal_files_.find(program.signal_file);
+    files[program.signal_file] = watched != signal_files_.end() ? watched->second : SignalFile();
+  }
+  for (const auto& [path, file] : signal_files_) {
+    if (files.contains(path) || file.number < 0) continue;
+    (void)::inotify_rm_watch(inotify_.get(), file.number);
+  }
+  signal_files_ = std::move(files);
+  for (auto& [path, file] : signal_files_) {
+    if (file.number < 0 && !file.adding && file.retry_at <= Now()) {
+      file.adding = true;
+      ++tasks_;
+      later_.emplace_back(
+          [this, path = path] { InBackground([this, path] { AddSignalFile(path); }); });
+    }
+  }
+  roots_ = std::move(roots);
+  // A process that the survey did not name may belong to a program that an operation works on.
+  for (auto& [pid, process] : before) {
+    auto program = answer.survey.programs.find(process.program);
+    const bool unknown = program != answer.survey.programs.end() && !program->second;
+    if (unknown && process::IsAlive(process.id)) {
+      processes_[pid] = std::move(process);
+      continue;
+    }
+    coordinator_.Disconnected(process.program, pid);
+    DropWatch(process, later_);
+  }
+}
+
+void Manager::AddSignalFile(const std::string& path) {
+  const int number = ::inotify_add_watch(inotify_.get(), path.c_str(), IN_ATTRIB | IN_DONT_FOLLOW);
+  std::lock_guard lock(mutex_);
+  auto found = signal_files_.find(path);
+  if (found == signal_files_.end()) {
+    if (number >= 0) (void)::inotify_rm_watch(inotify_.get(), number);
+    return;
+  }
+  found->second = {number, false, Now() + kRetrySignalFile};
+  // A process may have begun to use a GPU after the survey and before the watch.
+  if (number >= 0) survey_wanted_ = true;
+}
+
+void Manager::SurveyEnded(Time began, Result<SurveyAnswer> answer) {
+  {
+    std::lock_guard lock(mutex_);
+    survey_runs_ = false;
+    if (answer) {
+      answer->survey.began = began;
+      surveyed_ = true;
+      coordinator_.Apply(answer->survey, Now());
+      WatchPrograms(*answer);
+      ++version_;
+    } else {
+      log::Write(log::Level::kWarn, "cannot survey the programs that share GPUs",
+                 log::ErrorFields(answer.error()));
+    }
+  }
+  if (!answer) {
+    // The cause is usually a limit. The pause keeps a busy machine from being asked in a loop.
+    timespec pause{kRetrySurvey.count(), 0};
+    ::nanosleep(&pause, nullptr);
+    std::lock_guard lock(mutex_);
+    survey_wanted_ = true;
+  }
+  TaskEnded();
+}
+
+uint64_t Manager::BeginByHand(const std::string& id, Hand hand, std::function<void()> begin) {
+  uint64_t token = 0;
+  {
+    std::lock_guard lock(mutex_);
+    token = next_token_++;
+    hands_[token] = {id, hand, std::move(begin), false};
+    coordinator_.HandBegan(token, id, hand, Now());
+    ++version_;
+  }
+  Wake();
+  return token;
+}
+
+void Manager::EndByHand(uint64_t token, bool ok) {
+  {
+    std::lock_guard lock(mutex_);
+    if (auto found = hands_.find(token); found != hands_.end()) {
+      for (auto& [pid, process] : processes_) {
+        if (process.program == found->second.id) process.attempts = 0;
+      }
+      hands_.erase(found);
+    }
+    coordinator_.HandEnded(token, ok, Now());
+    survey_wanted_ = true;
+    ++version_;
+  }
+  Wake();
+}
+
+bool Manager::Pin(const std::string& id, bool pinned) {
+  std::lock_guard lock(mutex_);
+  const bool found = coordinator_.Pin(id, pinned);
+  ++version_;
+  Wake();
+  return found;
+}
+
+bool Manager::IsShared(const std::string& id) {
+  std::lock_guard lock(mutex_);
+  return coordinator_.IsShared(id);
+}
+
+std::string Manager::ProgramOf(process::HostPid pid) {
+  std::lock_guard lock(mutex_);
+  for (const auto& [id, program] : watchable_) {
+    for (const auto* list : {&program.roots, &program.processes}) {
+      for (const process::ProcessId& one : *list) {
+        if (one.pid == pid) return id;
+      }
+    }
+  }
+  return "";
+}
+
+bool Manager::HasHostRoom(uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  return coordinator_.HasHostRoom(bytes);
+}
+
+Manager::Picture Manager::Show() {
+  std::lock_guard lock(mutex_);
+  return {version_, Now(), coordinator_.Show()};
+}
+
+void Manager::OnChange(uint64_t version, std::function<void()> changed) {
+  {
+    std::lock_guard lock(mutex_);
+    on_change_.emplace_back(version, std::move(changed));
+  }
+  Wake();
+}
+
+}  // namespace stasis::sharing
