@@ -60,7 +60,7 @@ bool IsWatcher(int socket) { return agent_protocol::FirstType(socket) == Type::k
 
 void AdmitWatcher(int socket) {
   if (!g_watcher.Holds()) {
-    EndWatcher();  // the program may have closed the watcher's descriptor
+    EndWatcher();            // the program may have closed the watcher's descriptor
     g_watcher.Take(socket);  // its kWatch is still to be read
     room::SetServed(true);
     // Set before TellWatcher looks: a change after its look then wakes this thread.

@@ -46,8 +46,8 @@ struct AgentWants {
 struct AgentUse {
   using Clock = std::chrono::steady_clock;
 
-  uint64_t calls = 0;         // of GPU functions so far; only the difference of two values counts
-  bool in_call = false;       // a thread is in a GPU function, for example one that waits for work
+  uint64_t calls = 0;    // of GPU functions so far; only the difference of two values counts
+  bool in_call = false;  // a thread is in a GPU function, for example one that waits for work
   Clock::time_point answered{};  // when this answer arrived
   // The last use that the answers show: the last time at which `calls` had changed since the answer
   // before, or `in_call` was set. It lies at most one interval between two answers too late.
@@ -60,7 +60,7 @@ class AgentWatch {
   // Allocations that wait then fail.
   virtual ~AgentWatch() = default;
 
-  // Becomes readable (POLLIN) when Receive has something to do.
+  // Is readable (POLLIN) when Receive has something to do, also after Connect.
   virtual int fd() const = 0;
   // Reads what has arrived and does not block. Returns what the program wants if that has changed;
   // the first call returns what it wanted when the watch connected. After an error (the program has
@@ -70,8 +70,8 @@ class AgentWatch {
   // lack of memory, it waits again under a new number. A number that no longer waits is ignored.
   // Does not block.
   virtual Status Answer(uint64_t number, bool try_again) = 0;
-  // Returns the agent's last answer about the use of the GPUs and asks for a new one, which the
-  // next calls of Receive take in. Does not block.
+  // Returns the last answer about the use of the GPUs that Receive has read, and asks for a new
+  // one. All is zero before the first Receive. Does not block.
   virtual Result<AgentUse> Use() = 0;
 };
 

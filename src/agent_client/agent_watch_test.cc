@@ -29,8 +29,9 @@ class AgentWatchTest : public ::testing::Test {
   ~AgentWatchTest() override { agent_.Reset(); }
 
   void Say(Wants wants) {
-    ASSERT_EQ(agent_protocol::Send(agent_.get(), &wants, Type::kWants, sizeof(wants), nullptr, 0, 0),
-              Io::kOk);
+    ASSERT_EQ(
+        agent_protocol::Send(agent_.get(), &wants, Type::kWants, sizeof(wants), nullptr, 0, 0),
+        Io::kOk);
   }
   Status Greet() {
     auto watch = GreetWatch(std::move(ours_), "an agent", kNoWait);
@@ -67,6 +68,7 @@ Wants Waiting(uint64_t number) {
 TEST_F(AgentWatchTest, ReturnsTheFirstStateAndThenChanges) {
   Say(Waiting(5));
   ASSERT_TRUE(Greet());
+  EXPECT_TRUE(IsReadable());
   auto wants = watch_->Receive();
   ASSERT_TRUE(wants && *wants);
   EXPECT_FALSE((*wants)->thread_at_gate);
@@ -113,6 +115,7 @@ TEST_F(AgentWatchTest, KnowsTheLastUse) {
   Say(wants);
   const auto begin = AgentUse::Clock::now();
   ASSERT_TRUE(Greet());
+  ASSERT_TRUE(watch_->Receive());
   auto use = watch_->Use();
   ASSERT_TRUE(use);
   EXPECT_EQ(use->calls, 10u);
@@ -152,9 +155,8 @@ TEST_F(AgentWatchTest, IsRejectedWithTheAgentsReason) {
   agent_protocol::Reply reply{};
   reply.outcome = agent_protocol::Outcome::kBusy;
   snprintf(reply.text, sizeof(reply.text), "another watcher is connected");
-  ASSERT_EQ(
-      agent_protocol::Send(agent_.get(), &reply, Type::kReply, sizeof(reply), nullptr, 0, 0),
-      Io::kOk);
+  ASSERT_EQ(agent_protocol::Send(agent_.get(), &reply, Type::kReply, sizeof(reply), nullptr, 0, 0),
+            Io::kOk);
   const Status greeted = Greet();
   ASSERT_FALSE(greeted);
   EXPECT_EQ(greeted.error().code, Code::kAborted);
@@ -170,6 +172,8 @@ TEST_F(AgentWatchTest, AnAgentThatDoesNotAnswerIsAnError) {
 TEST_F(AgentWatchTest, TheEndOfTheProgramIsAnError) {
   Say({});
   ASSERT_TRUE(Greet());
+  ASSERT_TRUE(watch_->Receive());
+  EXPECT_FALSE(IsReadable());
   agent_.Reset();
   EXPECT_TRUE(IsReadable());
   const auto received = watch_->Receive();
