@@ -9,8 +9,10 @@
 
 // Runs a function when a thread ends. It exists since glibc 2.18 and, unlike pthread keys, needs no
 // libpthread.
+// NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming)
 extern "C" int __cxa_thread_atexit_impl(void (*)(void*), void*, void*) __attribute__((weak));
 extern "C" void* __dso_handle __attribute__((visibility("hidden")));
+// NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming)
 
 namespace stasis::agent::gate {
 
@@ -22,7 +24,7 @@ namespace {
 // The number of tickets: calls that may still pass the closed gate.
 std::atomic<uint32_t> g_tickets{0};
 
-constexpr size_t kChunk = 64 * 1024;
+constexpr size_t kChunk = size_t{64} * 1024;
 std::atomic<Slot*> g_slots{nullptr};
 // Shared by all threads for which no slot could be allocated. It is in no list, so a close does not
 // wait for their calls. A blocker is therefore noted, and from then on only the driver's checkpoint
@@ -129,7 +131,7 @@ Closing Stop(uint32_t stop, Word word, int64_t deadline_ns) {
   }
   // A call that leaves does not wake the closer, because for that each call would have to load the
   // gate's word. So the closer polls, twenty times a millisecond.
-  constexpr int64_t kLookAgainNs = 50 * 1000;
+  constexpr int64_t kLookAgainNs = int64_t{50} * 1000;
   for (Slot* s = g_slots.load(std::memory_order_seq_cst); s != nullptr; s = s->next) {
     while ((s->*word).load(std::memory_order_seq_cst) != 0) {
       if (NowNs() >= deadline_ns) return Closing::kDeadline;

@@ -1,5 +1,7 @@
 #include "agent_client/agent_watch.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -37,14 +39,20 @@ class Watch final : public AgentWatch {
  public:
   Watch(UniqueFd socket, std::string who) : socket_(std::move(socket)), who_(std::move(who)) {}
 
-  // Waits for the first packet.
+  // Waits for the first packet, which stays in the socket, so that fd() is readable.
   Status Begin(milliseconds timeout) {
-    auto received = ReceiveOne(Milliseconds(timeout));
-    // If the agent has rejected this watch and closed the socket, the kernel reports the closed
-    // socket first, and returns the rejection at the next call.
-    if (!received && WasEnded(received.error())) received = ReceiveOne(0);
-    STASIS_ASSIGN(const bool greeted, std::move(received));
-    if (!greeted) return Fail(IoError(Io::kTimeout).WithContext("listening to " + who_));
+    pollfd item{socket_.get(), POLLIN, 0};
+    if (::poll(&item, 1, Milliseconds(timeout)) == 0) {
+      return Fail(IoError(Io::kTimeout).WithContext("listening to " + who_));
+    }
+    if (FirstType(socket_.get()) != Type::kWants) {
+      auto received = ReceiveOne();
+      // If the agent has rejected this watch and closed the socket, the kernel reports the closed
+      // socket first, and returns the rejection at the next call.
+      if (!received && WasEnded(received.error())) received = ReceiveOne();
+      STASIS_ASSIGN(const bool any, std::move(received));
+      if (!any) return Fail(IoError(Io::kTimeout).WithContext("listening to " + who_));
+    }
     socket_.Admit();
     return {};
   }
@@ -54,7 +62,7 @@ class Watch final : public AgentWatch {
   Result<std::optional<AgentWants>> Receive() override {
     bool more = true;
     for (int i = 0; more && i < kMostPackets; ++i) {
-      STASIS_ASSIGN(more, ReceiveOne(0));
+      STASIS_ASSIGN(more, ReceiveOne());
     }
     return std::exchange(news_, std::nullopt);
   }
@@ -81,13 +89,13 @@ class Watch final : public AgentWatch {
   }
 
  private:
-  // Returns false if no packet has arrived and the timeout is 0.
-  Result<bool> ReceiveOne(int timeout_ms) {
+  // Returns false if no packet has arrived.
+  Result<bool> ReceiveOne() {
     Packet packet;
     int fds[kMaxBatch];
     uint32_t count = 0;
-    const Io io = agent_protocol::Receive(socket_.get(), &packet, fds, &count, timeout_ms);
-    if (io == Io::kTimeout && timeout_ms == 0) return false;
+    const Io io = agent_protocol::Receive(socket_.get(), &packet, fds, &count, 0);
+    if (io == Io::kTimeout) return false;
     if (io != Io::kOk) return Fail(IoError(io).WithContext("listening to " + who_));
     CloseAll(fds, count);
     if (packet.header.type == Type::kReply) {

@@ -60,7 +60,7 @@ class AgentWatch {
   // Allocations that wait then fail, unless WillReturn was called.
   virtual ~AgentWatch() = default;
 
-  // Becomes readable (POLLIN) when Receive has something to do.
+  // Is readable (POLLIN) when Receive has something to do, also after Connect.
   virtual int fd() const = 0;
   // Reads what has arrived and does not block. Returns what the program wants if that has changed;
   // the first call returns what it wanted when the watch connected. After an error (the program has
@@ -70,8 +70,8 @@ class AgentWatch {
   // lack of memory, it waits again under a new number. A number that no longer waits is ignored.
   // Does not block.
   virtual Status Answer(uint64_t number, bool try_again) = 0;
-  // Returns the agent's last answer about the use of the GPUs and asks for a new one, which the
-  // next calls of Receive take in. Does not block.
+  // Returns the last answer about the use of the GPUs that Receive has read, and asks for a new
+  // one. All is zero before the first Receive. Does not block.
   virtual Result<AgentUse> Use() = 0;
   // Call this before a disconnection after which another watch will connect: allocations wait for
   // it, up to their longest wait. Does not block.

@@ -68,6 +68,7 @@ Wants Waiting(uint64_t number) {
 TEST_F(AgentWatchTest, ReturnsTheFirstStateAndThenChanges) {
   Say(Waiting(5));
   ASSERT_TRUE(Greet());
+  EXPECT_TRUE(IsReadable());
   auto wants = watch_->Receive();
   ASSERT_TRUE(wants && *wants);
   EXPECT_FALSE((*wants)->thread_at_gate);
@@ -121,6 +122,7 @@ TEST_F(AgentWatchTest, KnowsTheLastUse) {
   Say(wants);
   const auto begin = AgentUse::Clock::now();
   ASSERT_TRUE(Greet());
+  ASSERT_TRUE(watch_->Receive());
   auto use = watch_->Use();
   ASSERT_TRUE(use);
   EXPECT_EQ(use->calls, 10u);
@@ -177,6 +179,8 @@ TEST_F(AgentWatchTest, AnAgentThatDoesNotAnswerIsAnError) {
 TEST_F(AgentWatchTest, TheEndOfTheProgramIsAnError) {
   Say({});
   ASSERT_TRUE(Greet());
+  ASSERT_TRUE(watch_->Receive());
+  EXPECT_FALSE(IsReadable());
   agent_.Reset();
   EXPECT_TRUE(IsReadable());
   const auto received = watch_->Receive();

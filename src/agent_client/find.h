@@ -20,9 +20,9 @@ Result<agent_protocol::AgentHeader> ReadAgentHeader(
 Result<agent_protocol::AgentHeader> ReadHeaderWithin(process::HostPid pid, const NoteStep& note);
 
 // Gets the agent's control socket, sends `socket` over it and returns the header. Sends nothing and
-// returns kUnimplemented if the header lacks one of the bits `features`. Must run inside AskBounded:
-// the program may have replaced the control socket by any file, and even closing that file may block
-// forever.
+// returns kUnimplemented if the header lacks one of the bits `features`. Must run inside
+// AskBounded: the program may have replaced the control socket by any file, and even closing that
+// file may block forever.
 Result<agent_protocol::AgentHeader> SendSocketWithin(process::HostPid pid, int socket,
                                                      uint32_t features, const NoteStep& note);
 

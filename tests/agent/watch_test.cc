@@ -52,10 +52,22 @@ AgentWants::Allocation NextAllocation(AgentWatch& watch) {
 
 std::string Bytes(uint64_t bytes) { return " " + std::to_string(bytes); }
 
-// Two thirds of the free memory, so that it does not fit twice.
-uint64_t Most() {
+constexpr uint64_t kPiece = 64 * kMiB;
+
+// Fills the GPU, except for half a piece. Returns a piece of this size; when it is freed, another
+// one fits.
+std::string Fill(Target& target) {
   UseGpu();
-  return FreeBytes() * 2 / 3 / (2 * kMiB) * (2 * kMiB);
+  const uint64_t most = (FreeBytes() - kPiece * 3 / 2) / (2 * kMiB) * (2 * kMiB);
+  EXPECT_FALSE(target.Ask("alloc" + Bytes(most)).starts_with("error"));
+  return target.Ask("alloc" + Bytes(kPiece));
+}
+
+// Takes the rest of the memory, down to `least` bytes.
+void FillUp(Target& target, uint64_t least) {
+  for (uint64_t bytes = kPiece / 2; bytes >= least;) {
+    if (target.Ask("alloc" + Bytes(bytes)).starts_with("error")) bytes /= 2;
+  }
 }
 
 agent_client::Export Suspend(agent_client::AgentClient& client) {
@@ -166,18 +178,18 @@ class Room : public ::testing::TestWithParam<const char*> {
   // "vmm BYTES COUNT", "pool-alloc BYTES STREAM"
   std::string Command() const {
     const std::string verb = GetParam();
-    return verb + Bytes(bytes_) + (verb == "vmm" ? " 1" : verb == "pool-alloc" ? " 0" : "");
+    return verb + Bytes(kPiece) + (verb == "vmm" ? " 1" : verb == "pool-alloc" ? " 0" : "");
   }
 
   // Fills the GPU and lets the target wait for more.
   void SetUp() override {
-    held_ = other_.Ask("alloc" + Bytes(bytes_));
+    held_ = Fill(other_);
     watch_ = WatchOf(target_);
     ASSERT_NE(watch_, nullptr);
     Next(*watch_);
     target_.Say(Command());
     waits_ = NextAllocation(*watch_);
-    EXPECT_EQ(waits_.bytes, bytes_);
+    EXPECT_EQ(waits_.bytes, kPiece);
     EXPECT_NE(waits_.number, 0u);
     EXPECT_FALSE(target_.Speaks());
   }
@@ -189,7 +201,6 @@ class Room : public ::testing::TestWithParam<const char*> {
   }
 
   Target other_{{"direct"}}, target_{{"direct"}};
-  const uint64_t bytes_ = Most();
   std::string held_;
   std::unique_ptr<AgentWatch> watch_;
   AgentWants::Allocation waits_;
@@ -250,11 +261,10 @@ INSTANTIATE_TEST_SUITE_P(ways, Room, ::testing::Values("alloc", "pool-alloc", "v
 // Without a watch, nothing changes.
 TEST(RoomOnce, AnAllocationFailsAtOnceWithoutAWatch) {
   Target other({"direct"}), target({"direct"});
-  const uint64_t bytes = Most();
-  other.Ask("alloc" + Bytes(bytes));
-  EXPECT_EQ(target.Ask("alloc" + Bytes(bytes)), "error 2");
+  Fill(other);
+  EXPECT_EQ(target.Ask("alloc" + Bytes(kPiece)), "error 2");
   { WatchOf(target); }
-  EXPECT_EQ(target.Ask("alloc" + Bytes(bytes)), "error 2");
+  EXPECT_EQ(target.Ask("alloc" + Bytes(kPiece)), "error 2");
 }
 
 TEST(RoomOnce, MoreThanTheDeviceHasFailsAtOnce) {
@@ -267,8 +277,7 @@ TEST(RoomOnce, MoreThanTheDeviceHasFailsAtOnce) {
 // The daemon is killed: the kernel closes its sockets without a word.
 TEST(RoomOnce, AnAllocationFailsWhenTheProcessOfTheWatchIsKilled) {
   Target other({"direct"}), target({"direct"});
-  const uint64_t bytes = Most();
-  other.Ask("alloc" + Bytes(bytes));
+  Fill(other);
   int told[2];
   ASSERT_EQ(pipe(told), 0);
   const pid_t daemon = fork();
@@ -284,7 +293,7 @@ TEST(RoomOnce, AnAllocationFailsWhenTheProcessOfTheWatchIsKilled) {
   }
   char byte = 0;
   ASSERT_EQ(read(told[0], &byte, 1), 1);
-  target.Say("alloc" + Bytes(bytes));
+  target.Say("alloc" + Bytes(kPiece));
   while (byte != 'w' && read(told[0], &byte, 1) == 1) {
   }
   EXPECT_FALSE(target.Speaks());
@@ -298,11 +307,10 @@ TEST(RoomOnce, AnAllocationFailsWhenTheProcessOfTheWatchIsKilled) {
 // One thread of the program waits; another frees enough.
 TEST(RoomOnce, AnAllocationSucceedsWhenItsOwnProgramFreesMemory) {
   Target target({"direct"});
-  const uint64_t bytes = Most();
-  const std::string first = target.Ask("alloc" + Bytes(bytes));
+  const std::string first = Fill(target);
   auto watch = WatchOf(target);
   ASSERT_NE(watch, nullptr);
-  ASSERT_EQ(target.Ask("beside-alloc" + Bytes(bytes)), "ok");
+  ASSERT_EQ(target.Ask("beside-alloc" + Bytes(kPiece)), "ok");
   NextAllocation(*watch);
   EXPECT_EQ(target.Ask("free " + first), "0");
   const std::string second = target.Ask("beside-end");
@@ -312,11 +320,10 @@ TEST(RoomOnce, AnAllocationSucceedsWhenItsOwnProgramFreesMemory) {
 
 TEST(RoomOnce, TheProgramForksWhileAnAllocationWaits) {
   Target other({"direct"}), target({"direct"});
-  const uint64_t bytes = Most();
-  const std::string held = other.Ask("alloc" + Bytes(bytes));
+  const std::string held = Fill(other);
   auto watch = WatchOf(target);
   ASSERT_NE(watch, nullptr);
-  ASSERT_EQ(target.Ask("beside-alloc" + Bytes(bytes)), "ok");
+  ASSERT_EQ(target.Ask("beside-alloc" + Bytes(kPiece)), "ok");
   const AgentWants::Allocation waits = NextAllocation(*watch);
   EXPECT_EQ(target.Ask("fork"), "0") << "the child has no descriptors of the agent";
   EXPECT_EQ(other.Ask("free " + held), "0");
@@ -328,11 +335,10 @@ TEST(RoomOnce, TheProgramForksWhileAnAllocationWaits) {
 // The program closes all descriptors that it finds, also the agent's.
 TEST(RoomOnce, AnAllocationFailsWhenTheProgramClosesTheSocketOfTheWatch) {
   Target other({"direct"}), target({"direct"});
-  const uint64_t bytes = Most();
-  other.Ask("alloc" + Bytes(bytes));
+  Fill(other);
   auto watch = WatchOf(target);
   ASSERT_NE(watch, nullptr);
-  ASSERT_EQ(target.Ask("beside-alloc" + Bytes(bytes)), "ok");
+  ASSERT_EQ(target.Ask("beside-alloc" + Bytes(kPiece)), "ok");
   NextAllocation(*watch);
   ASSERT_EQ(target.Ask("close-descriptors"), "ok");
   EXPECT_EQ(target.Ask("beside-end"), "error 2");
@@ -341,15 +347,8 @@ TEST(RoomOnce, AnAllocationFailsWhenTheProgramClosesTheSocketOfTheWatch) {
 // The driver does not tell how much memory a context needs.
 TEST(RoomOnce, AContextWaitsToo) {
   Target other({"direct"}), target({"direct"});
-  std::string held;
-  for (uint64_t bytes = Most(); bytes >= 2 * kMiB;) {
-    const std::string piece = other.Ask("alloc" + Bytes(bytes));
-    if (piece.starts_with("error")) {
-      bytes /= 2;
-    } else if (held.empty()) {
-      held = piece;
-    }
-  }
+  const std::string held = Fill(other);
+  FillUp(other, 2 * kMiB);
   auto watch = WatchOf(target);
   ASSERT_NE(watch, nullptr);
   target.Say("other-context");
@@ -363,10 +362,8 @@ TEST(RoomOnce, AContextWaitsToo) {
 // A tiny allocation stays with the driver, and one from a slab needs a whole slab or a region.
 TEST(RoomOnce, SmallAllocationsWaitToo) {
   Target other({"direct"}), target({"direct"});
-  // Fills the GPU to the last piece that fits.
-  for (uint64_t bytes = Most(); bytes >= 4096;) {
-    if (other.Ask("alloc" + Bytes(bytes)).starts_with("error")) bytes /= 2;
-  }
+  Fill(other);
+  FillUp(other, 4096);
   auto watch = WatchOf(target);
   ASSERT_NE(watch, nullptr);
   for (uint64_t bytes : {8 * kMiB, 512 * 1024 * uint64_t{1}}) {

@@ -1,8 +1,8 @@
 // What every hook that allocates GPU memory does when there is none: it waits for the end of a copy
 // of the running program (held_memory.h), and for room that a watcher makes (room.h).
 //
-// Allocations inside the driver (a module, a graph, an array, local memory of a kernel) do not wait,
-// nor does managed memory, which needs no GPU memory when it is allocated.
+// Allocations inside the driver (a module, a graph, an array, local memory of a kernel) do not
+// wait, nor does managed memory, which needs no GPU memory when it is allocated.
 #pragma once
 
 #include "agent/cuda/held_memory.h"

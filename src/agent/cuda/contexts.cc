@@ -266,9 +266,8 @@ CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice device) {
 }
 CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* params, int count, unsigned flags,
                         CUdevice device) {
-  return CreateNew(context, device, [&] {
-    return real::cuCtxCreate_v3(context, params, count, flags, device);
-  });
+  return CreateNew(context, device,
+                   [&] { return real::cuCtxCreate_v3(context, params, count, flags, device); });
 }
 CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* params, unsigned flags,
                         CUdevice device) {

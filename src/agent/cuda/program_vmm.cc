@@ -257,8 +257,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
     }
     need = {};  // it has waited
   }
-  CUresult r =
-      AllocateOrWait(need, [&] { return real::cuMemCreate(handle, size, prop, flags); });
+  CUresult r = AllocateOrWait(need, [&] { return real::cuMemCreate(handle, size, prop, flags); });
   if (r == CUDA_SUCCESS) CountDriverMemory(DriverKind::kProgramVmm, *handle, size);
   return r;
 }

@@ -102,8 +102,9 @@ hipError_t hipExtMallocWithFlags(void** ptr, size_t bytes, unsigned flags) {
     return agent::hook::cuMemAlloc_v2(reinterpret_cast<CUdeviceptr*>(ptr), bytes);
   }
   if (!IsHip()) return real::hipExtMallocWithFlags(ptr, bytes, flags);
-  const hipError_t r = agent::AllocateOrWait(
-      {bytes, agent::Need::kCurrent}, [&] { return real::hipExtMallocWithFlags(ptr, bytes, flags); });
+  const hipError_t r = agent::AllocateOrWait({bytes, agent::Need::kCurrent}, [&] {
+    return real::hipExtMallocWithFlags(ptr, bytes, flags);
+  });
   if (r == CUDA_SUCCESS) {
     agent::CountDriverMemory(agent::DriverKind::kPlain, reinterpret_cast<CUdeviceptr>(*ptr), bytes);
   }
