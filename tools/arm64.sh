@@ -6,6 +6,8 @@
 #   tools/arm64.sh [--pages 4|16] demo                  the demo, from the tarball
 #   tools/arm64.sh [--pages 4|16] test [ARG...]         ctest with these arguments
 #   tools/arm64.sh [--pages 4|16] run COMMAND [ARG...]  any command, in the checkout
+#   tools/arm64.sh [--pages 4|16] images                images of this machine in that one, and back:
+#                                                       both refuse those of the other
 #
 # --pages chooses the kernel by the size of its pages in KiB. STASIS_ARM64_LIMIT_S is the time limit
 # (7200).
@@ -31,7 +33,7 @@ case $pages in
 esac
 what=${1:-demo}
 [ $# -eq 0 ] || shift
-case $what in demo | test | run) ;; *) usage ;; esac
+case $what in demo | test | run | images) ;; *) usage ;; esac
 
 suite=bookworm        # of the programs: what the cross build uses
 kernel_suite=trixie   # has a kernel with pages of 16 KiB
@@ -42,9 +44,9 @@ machine=build/arm64-machine/$pages
 # Modules that the first file system loads, and those that Stasis and CRIU use.
 modules="crc32c_generic virtio_pci virtio_blk ext4 unix_diag inet_diag tcp_diag udp_diag netlink_diag af_packet_diag
   overlay fuse loop tun veth nf_tables"
-programs="bash busybox-static cmake coreutils dash e2fsprogs findutils gawk grep gzip iproute2 kmod libc-bin
-  libgcc-s1 libstdc++6 mount openssl procps python3 sed tar util-linux libprotobuf-c1 libnl-3-200 libnet1
-  libnftables1 libcap2 libbsd0 libuuid1"
+programs="bash binutils busybox-static cmake coreutils dash dpkg e2fsprogs findutils gawk grep gzip init-system-helpers
+  iproute2 kmod libc-bin libgcc-s1 libstdc++6 mount openssl procps python3 sed tar util-linux libprotobuf-c1
+  libnl-3-200 libnet1 libnftables1 libcap2 libbsd0 libuuid1"
 
 # Unpacks the machine's programs.
 provide_programs() {
@@ -139,8 +141,12 @@ make_disk() {
       cp -a "$cache/arm64/criu" "$disk$cache/arm64/"
     }
     ln -s arm64 "$disk$PWD/build/release"
+    # In the machine nothing is emulated.
+    find "$disk$PWD/build/arm64" -name CTestTestfile.cmake -exec \
+      sed -i 's,"[^"]*/qemu-aarch64" "-L" "[^"]*" ,,' {} +
   fi
-  if [ "$what" = demo ]; then
+  if [ "$what" = images ]; then cp -a "$images/." "$disk/machine/images"; fi
+  if [ "$what" != test ] && [ "$what" != run ]; then
     for tarball in dist/stasis-*-linux-aarch64.tar.gz; do :; done
     [ -f "$tarball" ] || die "there is no tarball for arm64. To make it:" "./run dist --arch arm64"
     mkdir -p "$disk/opt"
@@ -174,13 +180,17 @@ END
 
 command_of_machine() {
   printf 'cd %s\n' "$PWD"
+  # shellcheck disable=SC2016  # expanded in the machine
   case $what in
     demo)
-      # shellcheck disable=SC2016  # expanded in the machine
       echo 'STASIS_DEMO_BUILD=$(echo /opt/stasis-*) exec tools/demo.sh'
       ;;
     test) echo "cd build/arm64 && exec ctest --output-on-failure --timeout 3600 $*" ;;
     run) echo "exec $*" ;;
+    images)
+      echo 'tools/foreign_images.sh refuse /opt/stasis-* /machine/images || exit 1'
+      echo 'exec tools/foreign_images.sh make /opt/stasis-* /machine/images'
+      ;;
   esac
 }
 
@@ -190,6 +200,12 @@ provide_kernel
 for version in "$kernels"/boot/vmlinu[xz]-*; do version=${version##*/vmlinu?-}; done
 mkdir -p "$machine"
 [ -s "$kernels/usr/lib/modules/$version/modules.dep" ] || /sbin/depmod -b "$kernels/usr" "$version"
+images=$machine/images
+if [ "$what" = images ]; then
+  [ -x build/release/bin/stasis ] || die "there is no build for this machine. To make it:" "./run build"
+  rm -rf "$images"
+  tools/foreign_images.sh make build/release "$images"
+fi
 say "making the disk of the machine"
 make_first_file_system
 make_disk "$@"
@@ -207,4 +223,10 @@ wait "$qemu" || status=$?
 [ "$status" -ne 124 ] || die "the machine did not end within $limit s; its console is in $machine/console.log"
 ended=$(tr -d '\r' <"$machine/console.log" | sed -n 's/^machine: ended with //p' | tail -n 1)
 [ -n "$ended" ] || die "the machine ended before its command; its console is in $machine/console.log"
+if [ "$what" = images ] && [ "$ended" = 0 ]; then
+  rm -rf "$images"
+  mkdir -p "$images"
+  /sbin/debugfs -R "rdump /machine/images $machine" "$machine/disk" 2>/dev/null
+  tools/foreign_images.sh refuse build/release "$images"
+fi
 exit "$ended"

@@ -44,9 +44,10 @@ download_arm64() {
 }
 
 # unpack_arm64 ARCHIVES ROOT: unpacks all packages of a folder. Lists them in ROOT/packages, in the
-# form that tools/dist.sh prints, and their libraries in ROOT/owners: package, file name.
+# form that tools/dist.sh prints, and their libraries in ROOT/owners: package, file name. The symbols
+# of their libraries are in ROOT/DEBIAN/symbols, where dpkg-shlibdeps finds them.
 unpack_arm64() {
-  mkdir -p "$2/usr/bin" "$2/usr/sbin" "$2/usr/lib"
+  mkdir -p "$2/usr/bin" "$2/usr/sbin" "$2/usr/lib" "$2/DEBIAN"
   for name in bin sbin lib; do ln -sfn "usr/$name" "$2/$name"; done
   for package in "$1"/*.deb; do
     name=$(dpkg-deb -f "$package" Package)
@@ -55,5 +56,6 @@ unpack_arm64() {
     # shellcheck disable=SC2016  # dpkg's placeholders, not the shell's
     dpkg-deb -W --showformat='${Package} ${Version}, source package ${source:Package} ${source:Version}\n' \
       "$package" >>"$2/packages"
+    dpkg-deb --ctrl-tarfile "$package" | tar -xO ./symbols 2>/dev/null >>"$2/DEBIAN/symbols" || true
   done
 }

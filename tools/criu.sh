@@ -42,7 +42,9 @@ build_own() {
   use_ccache
   # Only CRIU's page server needs GnuTLS, which would add nine libraries.
   if cross; then
-    set -- ARCH=aarch64 CROSS_COMPILE=aarch64-linux-gnu- CC="aarch64-linux-gnu-gcc --sysroot=$place/sysroot"
+    # protoc is this machine's, and reads this machine's descriptor.proto.
+    set -- ARCH=aarch64 CROSS_COMPILE=aarch64-linux-gnu- CC="aarch64-linux-gnu-gcc --sysroot=$place/sysroot" \
+      GOOGLE_INCLUDE=/usr/include/google/protobuf
     export PKG_CONFIG_SYSROOT_DIR="$place/sysroot" \
       PKG_CONFIG_LIBDIR="$place/sysroot/usr/lib/aarch64-linux-gnu/pkgconfig"
   fi

@@ -2,14 +2,25 @@
 # Packs the tree of the tarball, which tools/dist.sh has made, as the Debian packages stasis and
 # stasis-softgpu in dist/:
 #
-#   tools/deb.sh TREE VERSION
+#   tools/deb.sh TREE VERSION [--arch arm64]
 #
 # The tree without share/ is /usr/lib/stasis, because programs find each other relative to their own
 # path; /usr/bin and /usr/sbin have links. docs/decisions/debian-package.md gives the reasons.
 set -eu
+. tools/lib.sh
 
 tree=$1
 version=$2
+shift 2
+choose_arch "$@"
+DEB_HOST_ARCH=$(dpkg --print-architecture)
+if cross; then
+  DEB_HOST_ARCH=arm64
+  set -- "-S$place/sysroot" # of glibc
+else
+  set --
+fi
+export DEB_HOST_ARCH
 work=build/deb
 main=$work/stasis
 soft=$work/stasis-softgpu
@@ -34,9 +45,10 @@ link() {
 }
 
 # completion SHELL FOLDER FILE
+# shellcheck disable=SC2154,SC2086  # the words of a command line, from lib.sh
 completion() {
   mkdir -p "$main/usr/share/$2"
-  "$tree/bin/stasis" completion "$1" >"$main/usr/share/$2/$3"
+  $emulator "$tree/bin/stasis" completion "$1" >"$main/usr/share/$2/$3"
 }
 
 rm -rf "$work"
@@ -112,7 +124,7 @@ cd "$work"
 for package in stasis stasis-softgpu; do
   programs=$(find "$package/usr/lib/stasis" -type f -exec sh -c 'head -c 4 "$1" | grep -q ELF' sh {} \; -print)
   # shellcheck disable=SC2086  # one path a word
-  dpkg-shlibdeps --ignore-missing-info -lstasis/usr/lib/stasis/lib \
+  dpkg-shlibdeps --ignore-missing-info "$@" -lstasis/usr/lib/stasis/lib \
     -lstasis-softgpu/usr/lib/stasis/lib/softgpu "-T$package.substvars" $programs 2>"$package.log" || {
     cat "$package.log" >&2
     exit 1

@@ -2,8 +2,8 @@
 # Packs the files that the release preset installs, CRIU, and all libraries that depend on this
 # distribution into one tarball, with the sources of CRIU and libcurl; makes Debian packages of the
 # same files (tools/deb.sh); and checks both. The checks are in tests/dist/. With --pack nothing is
-# checked. With --arch arm64 it makes the tarball for arm64 only (docs/arm64.md); checks that start
-# programs are then left to tools/arm64.sh.
+# checked. With --arch arm64 it makes both for arm64 only (docs/arm64.md); checks that need a machine
+# are then left to tools/arm64.sh.
 set -eu
 . tools/lib.sh
 . tools/packages.sh
@@ -116,8 +116,8 @@ done
 rm -rf "$tree/share/docs"
 cp -R docs "$tree/share/"
 find "$tree/share/docs" -name __pycache__ -prune -exec rm -r {} +
-# The pages are made by running the tree's programs.
-cross || python3 -B tools/man_pages.py "$tree" docs "$tree/share/man"
+# shellcheck disable=SC2086  # the words of a command line
+python3 -B tools/man_pages.py "$tree" docs "$tree/share/man" $emulator
 
 contents=$(cd "$tree" && find . \( -type f -exec sha256sum {} + \) -o \( -type l -printf '%l %p\n' \) |
   sort | sha256sum | cut -c1-32)
@@ -132,23 +132,38 @@ size=$(wc -c <"$tarball")
 [ "$size" -le "$limit" ] || die "$tarball has $size bytes; the limit is $limit"
 
 if cross; then
-  say "checking the tarball, except what starts its programs"
-  for check in unpack layout floor hardening libraries remove; do
-    STASIS_TARBALL=$PWD/$tarball python3 tests/dist/dist_test.py "$check" "$PWD/build/dist/unpacked here" \
-      >"build/dist/$check.log" || die "the check $check failed; see build/dist/$check.log"
-  done
-  exit 0
+  debian=arm64
+else
+  debian=$(dpkg --print-architecture)
 fi
 packages=$contents-$(stamp_of packaging/debian/* tools/deb.sh)
-if ! is_stamped deb "$packages" || [ -z "$(find dist -name "stasis-softgpu_$version-*.deb")" ]; then
-  say "packing the Debian packages stasis and stasis-softgpu"
-  tools/deb.sh "$tree" "$version"
-  set_stamp deb "$packages"
+if ! is_stamped "deb-$debian" "$packages" || [ ! -f "dist/stasis-softgpu_$version-1_$debian.deb" ]; then
+  say "packing the Debian packages stasis and stasis-softgpu$for"
+  if cross; then tools/deb.sh "$tree" "$version" --arch arm64; else tools/deb.sh "$tree" "$version"; fi
+  set_stamp "deb-$debian" "$packages"
 fi
 [ "${1:-}" != --pack ] || exit 0
+
+# Reports what was made.
+summary() {
+  for package in dist/stasis*_"$version"-1_"$debian".deb; do say "$package"; done
+  say "$tarball: $(awk -v size="$size" 'BEGIN { printf "%.1f MB", size / 1e6 }')"
+}
+
+if cross; then
+  say "checking the tarball and the packages, except what needs a machine"
+  for check in unpack layout manual floor hardening libraries empty_environment remove; do
+    STASIS_TARBALL=$PWD/$tarball STASIS_EMULATOR=$emulator python3 tests/dist/dist_test.py "$check" \
+      "$PWD/build/dist/unpacked here" >"build/dist/$check.log" ||
+      die "the check $check failed; see build/dist/$check.log"
+  done
+  python3 tests/dist/deb_test.py control none dist "$version" "$debian" >build/dist/control.log ||
+    die "the check control failed; see build/dist/control.log"
+  summary
+  exit 0
+fi
 tools/debian_root.sh bookworm || note "the test dist.debian12 will be skipped"
 
 say "checking the packages on a minimal Debian; and the tarball: unpacked elsewhere, with an empty environment and without this machine's libraries"
 STASIS_TARBALL=$PWD/$tarball ctest --preset dist "$@"
-for package in dist/stasis*_"$version"-1_*.deb; do say "$package"; done
-say "$tarball: $(awk -v size="$size" 'BEGIN { printf "%.1f MB", size / 1e6 }')"
+summary

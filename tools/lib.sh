@@ -27,11 +27,13 @@ as_root() {
 }
 
 # Reads the machine for which a script builds from its argument: nothing, or --arch arm64. Sets $arch,
-# $for ("" or " for arm64"), and $place, the folder of what is built for it.
+# $for ("" or " for arm64"), $place, the folder of what is built for it, and $emulator, the beginning
+# of a command line that runs its programs here.
 choose_arch() {
   arch=$(uname -m)
   place=$cache
   for=
+  emulator=
   case "${1:-} ${2:-}" in
     ' ') ;;
     '--arch arm64')
@@ -39,6 +41,7 @@ choose_arch() {
       arch=aarch64
       place=$cache/arm64
       for=' for arm64'
+      emulator="qemu-aarch64 -L $place/sysroot"
       ;;
     *) die "unknown arguments: $*" "the only other machine is --arch arm64" ;;
   esac

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""man_pages.py TREE DOCS OUT: writes the man pages of an installed tree to the folder OUT. Pages of commands come from
-their help texts; the exit codes, stasis-config(5) and stasisd(8) come from the pages in DOCS."""
+"""man_pages.py TREE DOCS OUT [EMULATOR...]: writes the man pages of an installed tree to the folder OUT. Pages of
+commands come from their help texts; the exit codes, stasis-config(5) and stasisd(8) come from the pages in DOCS.
+EMULATOR is the beginning of a command line that runs programs of the tree, if this machine cannot run them itself."""
 import pathlib
 import re
 import subprocess
@@ -153,19 +154,19 @@ def exit_codes(docs):
     return [".SH EXIT STATUS", *markdown(found[1])]
 
 
-def pages(tree, docs):
+def pages(tree, docs, emulator):
     """Yields (file name, lines)."""
-    stasis = tree / "bin/stasis"
-    version = subprocess.run([stasis, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
-    top = Help(stasis)
+    stasis = [*emulator, tree / "bin/stasis"]
+    version = subprocess.run([*stasis, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+    top = Help(*stasis)
     yield "stasis.1", command_page(
-        "stasis", [stasis], version,
+        "stasis", stasis, version,
         [".SS Commands", *rows_of(top.sections["Subcommands"]), *exit_codes(docs), *see_also(
             *((f"stasis-{verb}", 1) for verb in top.commands()), ("stasis-config", 5), ("stasisd", 8)), ".PP", PLACE])
     for verb in top.commands():
-        yield f"stasis-{verb}.1", command_page(f"stasis-{verb}", [stasis, verb], version,
+        yield f"stasis-{verb}.1", command_page(f"stasis-{verb}", [*stasis, verb], version,
                                                see_also(("stasis", 1), ("stasis-config", 5)))
-    softgpu = Help(tree / "bin/softgpu")
+    softgpu = Help(*emulator, tree / "bin/softgpu")
     yield "softgpu.1", [*header("softgpu", 1, version, "run a command on software GPUs"),
                         ".SH SYNOPSIS", plain(softgpu.usage), ".SH DESCRIPTION", *body_of(softgpu)]
     yield "stasis-config.5", [*docs_page(docs / "config.md", "stasis-config", 5, version, "settings of Stasis"),
@@ -176,7 +177,7 @@ def pages(tree, docs):
 
 def main():
     tree, docs, out = map(pathlib.Path, sys.argv[1:4])
-    for name, lines in pages(tree.resolve(), docs):
+    for name, lines in pages(tree.resolve(), docs, sys.argv[4:]):
         folder = out / f"man{name[-1]}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("\n".join(lines) + "\n")

@@ -1,5 +1,6 @@
-"""deb_test.py CHECK ROOT FOLDER VERSION: checks the Debian packages of this version in FOLDER. CHECK is `lintian`, or
-`install`, on a minimal Debian; ROOT is a tarball of its files (tools/debian_root.sh)."""
+"""deb_test.py CHECK ROOT FOLDER VERSION [ARCHITECTURE]: checks the Debian packages of this version in FOLDER, for this
+machine or another ARCHITECTURE. CHECK is `lintian`, `control`, or `install`, on a minimal Debian; ROOT is a tarball of
+its files (tools/debian_root.sh)."""
 
 import os
 import pathlib
@@ -9,6 +10,7 @@ import sys
 import tempfile
 
 import bare_root
+import elf
 import round_trip
 
 SKIPPED = 77
@@ -157,11 +159,32 @@ def lintian(packages: list[str]) -> None:
     run("lintian", "--fail-on", "error,warning", "--tag-display-limit", "0", *packages)
 
 
+def control(packages: list[str], version: str, architecture: str) -> None:
+    """The packages are for this architecture, as are all programs in them, and need the right packages."""
+    wanted = {"stasis": ["libc6 (>= 2.36)"], "stasis-softgpu": [f"stasis (= {version}-1)", "libc6 (>= "]}
+    for package in packages:
+        fields = dict(line.split(": ", 1) for line in run("dpkg-deb", "-f", package, "Package", "Version", "Architecture",
+                                                          "Depends").splitlines())
+        print(fields)
+        demand(fields["Version"] == f"{version}-1", f"{package} has the version {fields['Version']}")
+        demand(fields["Architecture"] == architecture, f"{package} is for {fields['Architecture']}")
+        for needed in wanted.pop(fields["Package"]):
+            demand(needed in fields["Depends"], f"{package} does not depend on {needed}, but on {fields['Depends']}")
+        with tempfile.TemporaryDirectory() as folder:
+            run("dpkg-deb", "-x", package, folder)
+            machines = {elf.machine(path) for path in pathlib.Path(folder).rglob("*") if elf.is_elf(path)}
+        demand(machines == {{"amd64": "x86-64", "arm64": "AArch64"}[architecture]}, f"{package} has programs for {machines}")
+    demand(not wanted, f"there is no package {list(wanted)}")
+
+
 def main() -> None:
     check, root, folder, version = sys.argv[1:5]
-    packages = sorted(map(str, pathlib.Path(folder).glob(f"stasis*_{version}-1_*.deb")))
+    architecture = sys.argv[5] if len(sys.argv) > 5 else run("dpkg", "--print-architecture").strip()
+    packages = sorted(map(str, pathlib.Path(folder).glob(f"stasis*_{version}-1_{architecture}.deb")))
     demand(len(packages) == 2, f"the packages of version {version} in {folder} are {packages}; ./run dist makes two")
-    if check == "install":
+    if check == "control":
+        control(packages, version, architecture)
+    elif check == "install":
         install(pathlib.Path(root), packages)
     else:
         lintian(packages)

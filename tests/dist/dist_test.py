@@ -1,5 +1,5 @@
 """Checks of the tarball: dist_test.py CHECK FOLDER. The check `unpack` runs first and unpacks it
-there."""
+there. STASIS_EMULATOR is the beginning of a command line that runs its programs; by default this machine runs them."""
 
 import os
 import pathlib
@@ -21,6 +21,8 @@ SKIPPED = 77
 
 # Commands that need nothing else, as paths below the tree.
 PROGRAMS = [["bin/stasis", "version"], ["libexec/compat/cuda-checkpoint", "--help"], ["libexec/criu", "--version"]]
+
+EMULATOR = os.environ.get("STASIS_EMULATOR", "").split()
 
 # Libraries that are not shipped with the programs: the driver, softgpu's or a real one.
 THE_DRIVER = {"libcuda.so.1"}
@@ -83,7 +85,7 @@ def manual(folder: pathlib.Path) -> None:
     tree = tree_in(folder)
 
     def help_of(*words: str) -> str:
-        return subprocess.run([tree / "bin/stasis", *words, "--help"], check=True, capture_output=True, text=True).stdout
+        return subprocess.run([*EMULATOR, tree / "bin/stasis", *words, "--help"], check=True, capture_output=True, text=True).stdout
 
     def compare(page: str, *words: str) -> None:
         text = help_of(*words)
@@ -150,7 +152,7 @@ def libraries(folder: pathlib.Path) -> None:
 def call_programs(tree: pathlib.Path) -> None:
     for program, *arguments in PROGRAMS:
         print(f"$ {program} {' '.join(arguments)}", flush=True)
-        subprocess.run([tree / program, *arguments], check=True, env={}, cwd="/")
+        subprocess.run([*EMULATOR, tree / program, *arguments], check=True, env={}, cwd="/")
 
 
 def empty_environment(folder: pathlib.Path) -> None:

@@ -19,6 +19,12 @@ def _readelf(option: str, path: pathlib.Path) -> str:
     return subprocess.run(["readelf", "-W", option, path], check=True, capture_output=True, text=True).stdout
 
 
+def machine(path: pathlib.Path) -> str:
+    """Returns the processor that a program is for: "x86-64" or "AArch64"."""
+    found = re.search(r"^\s+Machine:\s+(.*)$", _readelf("-h", path), re.M)
+    return found[1].removeprefix("Advanced Micro Devices ").lower().replace("aarch64", "AArch64") if found else ""
+
+
 def needed(path: pathlib.Path) -> list[str]:
     return re.findall(r"\(NEEDED\).*\[(.*)\]", _readelf("-d", path))
 
