@@ -1,6 +1,7 @@
 #!/bin/sh
 # Provides a working CRIU: the system's if it is new enough. Otherwise it builds one in .cache/criu
-# from Debian's source archive, with the CUDA plugin, which only tests use. With --own the system's
+# from Debian's source archive, with the CUDA plugin, which only tests use, and with the plugin for
+# AMD GPUs if libdrm's headers are installed. With --own the system's
 # CRIU is ignored (for the tarball). --is-there only reports, by its exit status, whether a suitable
 # CRIU exists. With --arch arm64 it builds one in .cache/arm64/criu, with the libraries of
 # tools/arm64_sysroot.sh.
@@ -48,7 +49,10 @@ build_own() {
     export PKG_CONFIG_SYSROOT_DIR="$place/sysroot" \
       PKG_CONFIG_LIBDIR="$place/sysroot/usr/lib/aarch64-linux-gnu/pkgconfig"
   fi
-  make -C "$work"/criu-*/ "$@" -j "$(jobs_here)" NO_GNUTLS=1 criu cuda_plugin >"$work/make.log" 2>&1 || {
+  plugins=cuda_plugin
+  if has_amd_headers; then plugins="$plugins amdgpu_plugin"; fi
+  # shellcheck disable=SC2086  # several targets
+  make -C "$work"/criu-*/ "$@" -j "$(jobs_here)" NO_GNUTLS=1 criu $plugins >"$work/make.log" 2>&1 || {
     tail -n 15 "$work/make.log" >&2
     die "CRIU $found could not be built; the output is in $work/make.log"
   }
@@ -56,6 +60,10 @@ build_own() {
   mkdir -p "$prefix/sbin" "$prefix/share" "$prefix/lib"
   cp "$work"/criu-*/criu/criu "$prefix/sbin/criu"
   cp "$work"/criu-*/plugins/cuda/cuda_plugin.so "$plugin"
+  if has_amd_headers; then
+    mkdir -p "${amd_plugin%/*}"
+    cp "$work"/criu-*/plugins/amdgpu/amdgpu_plugin.so "$amd_plugin"
+  fi
   cp "$work"/criu-*/COPYING "$prefix/share/COPYING"
   cp "$archive" "$prefix/share/"
   rm -rf "$work"
@@ -63,7 +71,11 @@ build_own() {
 
 own=$prefix/sbin/criu
 plugin=$prefix/lib/cuda_plugin.so
-own_will_do() { [ -x "$own" ] && [ -f "$plugin" ] && at_least "$(version_of "$own")" "$least"; }
+# In a folder of its own, because CRIU loads every plugin of a folder.
+amd_plugin=$prefix/lib/amdgpu/amdgpu_plugin.so
+has_amd_headers() { ! cross && pkg-config --exists libdrm_amdgpu; }
+has_amd_plugin() { [ -f "$amd_plugin" ] || ! has_amd_headers; }
+own_will_do() { [ -x "$own" ] && [ -f "$plugin" ] && has_amd_plugin && at_least "$(version_of "$own")" "$least"; }
 system_will_do() {
   system=$(PATH=$PATH:/usr/sbin:/sbin command -v criu) && version=$(version_of "$system") &&
     [ -n "$version" ] && at_least "$version" "$wanted" && checks_out "$system"
@@ -88,6 +100,8 @@ case ${1:-} in
     ;;
 esac
 own_will_do || build_own
+[ -f "$amd_plugin" ] ||
+  note "CRIU's plugin for AMD GPUs is not built, because the headers of libdrm are missing (libdrm-dev)"
 at_least "$(version_of "$own")" "$wanted" ||
   note "CRIU $(version_of "$own") cannot save sockets on this kernel; version $wanted can, but could not be downloaded"
 if checks_out "$own"; then

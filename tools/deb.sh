@@ -58,9 +58,9 @@ mv "$main/usr/lib/stasis/share" "$share"
 
 to_softgpu bin/softgpu lib/softgpu libexec/softgpu-broker
 for file in "$tree"/workloads/*; do
-  # `stasis bench` runs the program blocks.
+  # `stasis bench` runs the program blocks, and `stasis check --gpu amd` hip_probe.
   case ${file##*/} in
-    blocks | blocks.*) ;;
+    blocks | blocks.* | hip_probe) ;;
     *) to_softgpu "workloads/${file##*/}" ;;
   esac
 done

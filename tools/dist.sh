@@ -98,7 +98,19 @@ for part in criu curl; do
   mkdir -p "$tree/share/licenses/$part"
   cp "$place/$part/share/"* "$tree/share/licenses/$part/"
 done
-for library in $(libraries "$place/criu/sbin/criu"); do
+amd_plugin=$tree/lib/stasis/criu-amdgpu/amdgpu_plugin.so
+plugin_libraries=
+if cross; then
+  rm -f "$amd_plugin"
+elif [ -f "$amd_plugin" ]; then
+  "$strip" --strip-unneeded "$amd_plugin"
+  # shellcheck disable=SC2016
+  patchelf --force-rpath --set-rpath '$ORIGIN/../..' "$amd_plugin"
+  plugin_libraries=$(libraries "$place/criu/lib/amdgpu/amdgpu_plugin.so")
+else
+  note "the tarball has no plugin of CRIU for AMD GPUs, because libdrm-dev is missing"
+fi
+for library in $(printf '%s\n' "$(libraries "$place/criu/sbin/criu")" "$plugin_libraries" | sort -u); do
   cp -L "$library" "$tree/lib/"
   # shellcheck disable=SC2016
   patchelf --force-rpath --set-rpath '$ORIGIN' "$tree/lib/${library##*/}"

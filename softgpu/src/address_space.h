@@ -20,6 +20,8 @@ inline constexpr uint64_t kAddressEnd = 0x4000'0000'0000;
 #endif
 // The page before the range holds the process header (process_header.h).
 inline constexpr uint64_t kHeaderAddress = kAddressBase - kPage;
+// The same of a process that uses HIP, for the stand-in of CRIU's plugin only (criu/).
+inline constexpr uint64_t kHipHeaderAddress = kHeaderAddress - kPage;
 
 class AddressSpace {
  public:

@@ -8,12 +8,10 @@
 
 namespace softgpu {
 
-// Creates the process header, the pipes and the thread. Called once, by cuInit.
-CUresult StartRestoreThread();
-
-// For a process that cannot be checkpointed. Occupies the address of the header with a page that no
-// process can read, so that a second copy of this library in the process fails.
-CUresult RefuseCheckpoints();
+// Creates the process header, the pipes and the thread. Called once, by cuInit. The driver of a
+// process that uses HIP cannot checkpoint it: the usual address of its header has a page that no
+// process can read, and only the stand-in of CRIU's plugin knows where the header is.
+CUresult StartRestoreThread(bool hip);
 
 // Ends the process by SIGSEGV, with a message, if it is checkpointed. NVIDIA's lock does not block
 // `symbol`, and its driver may end a process that calls it between a checkpoint and its restore.

@@ -282,22 +282,19 @@ bool MakePipe(int32_t* read_end, int32_t* write_end) {
 
 // Maps the header's page. Returns nullptr if a second copy of this library in this process has
 // mapped it.
-void* MapHeader(int protection) {
-  void* page = mmap(At(kHeaderAddress), kPage, protection,
+void* MapHeader(uint64_t address, int protection) {
+  void* page = mmap(At(address), kPage, protection,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-  if (page == At(kHeaderAddress)) return page;
+  if (page == At(address)) return page;
   if (page != MAP_FAILED) munmap(page, kPage);
   return nullptr;
 }
 
 }  // namespace
 
-CUresult RefuseCheckpoints() {
-  return MapHeader(PROT_NONE) != nullptr ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
-}
-
-CUresult StartRestoreThread() {
-  void* page = MapHeader(PROT_READ | PROT_WRITE);
+CUresult StartRestoreThread(bool hip) {
+  if (hip && MapHeader(kHeaderAddress, PROT_NONE) == nullptr) return CUDA_ERROR_OPERATING_SYSTEM;
+  void* page = MapHeader(hip ? kHipHeaderAddress : kHeaderAddress, PROT_READ | PROT_WRITE);
   if (page == nullptr) return CUDA_ERROR_OPERATING_SYSTEM;
   madvise(page, kPage, MADV_WIPEONFORK);
   g_header = new (page) ProcessHeader();

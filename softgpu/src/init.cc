@@ -93,8 +93,7 @@ CUresult Initialise() {
     return CUDA_ERROR_NO_DEVICE;
   }
   pthread_atfork(nullptr, nullptr, AfterForkInChild);
-  const CUresult target = hip ? RefuseCheckpoints() : StartRestoreThread();
-  if (target != CUDA_SUCCESS) return target;
+  if (CUresult r = StartRestoreThread(hip); r != CUDA_SUCCESS) return r;
   driver().initialised.store(true);
   return CUDA_SUCCESS;
 }

@@ -137,6 +137,7 @@ Result<store::Manifest> DescribeProgram(gpu_state::Services& services, const Dum
     STASIS_ASSIGN(auto driver, services.device->Driver());
     m.software.driver_kind = driver.kind;
     m.software.driver_version = driver.version;
+    m.software.gpu_topology = program.gpu_topology;
   }
 
   m.job.id = program.job;

@@ -22,6 +22,7 @@ struct DumpedProgram {
   criu::Options criu;
   criu::StdioPlan stdio;
   std::string criu_version;
+  std::string gpu_topology;  // see store::Software
 };
 
 // Returns a manifest without files, ranges and phases. Returns kDeadlineExceeded if the program's

@@ -13,6 +13,8 @@
 #include "checks/readable.h"
 #include "containers/identify.h"
 #include "criu/preflight.h"
+#include "device/hip/criu_plugin.h"
+#include "device/hip/hip_driver.h"
 #include "gpu_state/services.h"
 #include "jobs/store.h"
 #include "plan/journal.h"
@@ -120,16 +122,31 @@ Status CheckMountNamespace(Context& c) {
   return {};
 }
 
-// The driver cannot checkpoint the context of a HIP program, so CRIU's plugin for AMD GPUs would
-// have to save the context.
-Status CheckDriverCheckpoints(Context& c) {
-  for (const auto& p : c.survey.device_processes) {
-    if (!p.no_checkpoint) continue;
-    return Fail(Code::kUnimplemented,
-                fmt::format("process {} uses HIP, and dumps of HIP programs are not built yet",
-                            p.id.pid.value),
-                "`stasis suspend` and `stasis resume` work (docs/amd.md)");
+// The driver cannot checkpoint the context of a HIP program, so CRIU's plugin for AMD GPUs saves
+// it. It is loaded for such programs only.
+Status CheckCriuPlugin(Context& c) {
+  const device::DeviceProcess* hip = nullptr;
+  const device::DeviceProcess* other = nullptr;
+  for (const auto& p : c.survey.device_processes) (p.no_checkpoint ? hip : other) = &p;
+  if (hip == nullptr) return {};
+  if (other != nullptr) {
+    return Fail(
+        Code::kUnimplemented,
+        fmt::format("process {} uses HIP and process {} uses CUDA: one image cannot contain "
+                    "both",
+                    hip->id.pid.value, other->id.pid.value),
+        "`stasis suspend` and `stasis resume` work");
   }
+  STASIS_ASSIGN(const device::DriverInfo driver, c.services.device->Driver());
+  if (!device::hip::IsHipDriver(driver.kind)) {
+    return Fail(Code::kUnimplemented,
+                fmt::format("process {} uses HIP, and Stasis uses the driver {} on this machine",
+                            hip->id.pid.value, driver.kind),
+                "set STASIS_CUDA_LIBRARY to the path of HIP's library (docs/amd.md)");
+  }
+  STASIS_TRY(device::hip::CheckKernelDriver(driver.kind));
+  STASIS_ASSIGN(c.facts.criu_plugins, device::hip::FindCriuPlugin(driver.kind));
+  STASIS_ASSIGN(c.facts.gpu_topology, device::hip::ReadTopology(driver.kind));
   return {};
 }
 
@@ -148,7 +165,7 @@ constexpr DumpCheck kDumpChecks[] = {
     {"resource-limits", CheckLimits},
     {"criu", FindCriu},
     {"gpu-files", [](Context& c) { return CheckOnlyDeviceUsers(c.services, c.survey); }},
-    {"gpu-driver", CheckDriverCheckpoints},
+    {"gpu-driver", CheckCriuPlugin},
     {"other-job", CheckOtherJobs},
     {"background", [](Context& c) { return CheckNothingOutside(c.survey); }},
     {"pid-namespace", CheckPidNamespace},
@@ -171,7 +188,7 @@ bool HasEarlierImage(const Paths& paths, const std::string& job, const std::stri
 }  // namespace
 
 Result<DumpFacts> CheckBeforeDump(Services& services, criu::Criu& criu, const Survey& survey,
-                                  const criu::Options& options, bool leave_running,
+                                  const criu::Options& given, bool leave_running,
                                   std::vector<Refused>* refused) {
   DumpFacts facts;
   Context context{services, criu, survey, leave_running, facts};
@@ -181,6 +198,8 @@ Result<DumpFacts> CheckBeforeDump(Services& services, criu::Criu& criu, const Su
     if (refused == nullptr) return Fail(std::move(status).error());
     refused->push_back({check.id, std::move(status).error()});
   }
+  criu::Options options = given;
+  options.plugins = facts.criu_plugins;
   if (refused == nullptr) {
     STASIS_TRY(criu::Preflight(survey.tree, options, facts.stdio));
     return facts;

@@ -19,6 +19,10 @@ struct DumpFacts {
   std::string criu_version;
   bool in_own_pidns = false;  // the program is in its job's pid namespace
   criu::StdioPlan stdio;
+  // A program of HIP: the folder of CRIU's plugin, and the GPUs of this machine
+  // (device/hip/criu_plugin.h). Otherwise empty.
+  std::string criu_plugins;
+  std::string gpu_topology;
 };
 
 // Returns the first refusal. With `refused`, appends every refusal to that list instead, and

@@ -14,6 +14,8 @@
 #include "checks/pids.h"
 #include "checks/readable.h"
 #include "device/gpu_map.h"
+#include "device/hip/criu_plugin.h"
+#include "device/hip/hip_driver.h"
 #include "gpu_state/gpu_room.h"
 #include "store/manifest_check.h"
 
@@ -51,7 +53,8 @@ Status CheckHost(const store::Host& made_on) {
 Status CheckDriver(gpu_state::Services& services, const store::Manifest& manifest) {
   if (manifest.software.driver_kind.empty()) return {};
   STASIS_ASSIGN(auto driver, services.device->Driver());
-  if (!driver.can_checkpoint) {
+  const bool is_hip = device::hip::IsHipDriver(manifest.software.driver_kind);
+  if (!is_hip && !driver.can_checkpoint) {
     return Fail(Code::kUnimplemented,
                 "the program needs a GPU driver that can restore it: " + driver.why_not);
   }
@@ -61,9 +64,16 @@ Status CheckDriver(gpu_state::Services& services, const store::Manifest& manifes
                 fmt::format("the image was made with driver {} {}, and this machine has {} {}",
                             manifest.software.driver_kind, manifest.software.driver_version,
                             driver.kind, driver.version),
-                "restore it on a machine with the same driver");
+                is_hip && !device::hip::IsHipDriver(driver.kind)
+                    ? "set STASIS_CUDA_LIBRARY to the path of HIP's library, or restore it on a "
+                      "machine with AMD GPUs"
+                    : "restore it on a machine with the same driver");
   }
-  return {};
+  if (!is_hip) return {};
+  STASIS_TRY(device::hip::CheckKernelDriver(driver.kind));
+  STASIS_TRY(device::hip::FindCriuPlugin(driver.kind));
+  STASIS_ASSIGN(const std::string here, device::hip::ReadTopology(driver.kind));
+  return device::hip::CompareTopology(manifest.software.gpu_topology, here);
 }
 
 bool IsUsed(const store::Manifest& manifest, const store::Gpu& gpu) {

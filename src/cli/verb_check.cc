@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "api/methods.h"
+#include "cli/gpu_report.h"
 #include "cli/message_json.h"
 #include "cli/operation.h"
 
@@ -36,26 +37,37 @@ void RegisterCheck(App app, const std::function<void(Action)>& select) {
     bool full = false;
     double timeout_s = 20;
     PlaceFlags places;
+    std::string gpu, report;
   };
   auto options = std::make_shared<Options>();
   auto verb =
       app.add_subcommand("check", "Check whether this machine, or a program, can be checkpointed");
-  verb->add_option("TARGET", options->target,
-                   std::string(kTargetHelp) + " (default: check the machine)");
-  verb->add_flag(
+  auto target = verb->add_option("TARGET", options->target,
+                                 std::string(kTargetHelp) + " (default: check the machine)");
+  auto full = verb->add_flag(
       "--full", options->full,
       "For the machine: also check the disk's speed, the agent in a program, and a mover on each "
       "GPU; takes a few seconds, and needs half a GiB of each GPU for a short time");
-  verb->add_option("--timeout", options->timeout_s,
-                   "Limit in seconds for each query of the driver, CRIU or a disk")
-      ->range(0.1, kLongestTimeoutS)
-      ->capture_default_str();
+  auto timeout = verb->add_option("--timeout", options->timeout_s,
+                                  "Limit in seconds for each query of the driver, CRIU or a disk");
+  timeout->range(0.1, kLongestTimeoutS)->capture_default_str();
   options->places.AddTo(verb);
+  auto gpu =
+      verb->add_option("--gpu", options->gpu,
+                       "Run the conformance checks for GPUs of this vendor, which take up to "
+                       "ten minutes: amd. Needs --report");
+  auto report = verb->add_option("--report", options->report,
+                                 "With --gpu: the file to write, which the developers need");
+  report->option_text("FILE");
+  for (Option other : {target, full, timeout}) gpu->excludes(other);
   verb->footer(
       "Each finding is ok, note, warning or cannot. A finding `cannot` names features that do not "
       "work here; the exit code is then 5. docs/check.md lists all findings.");
   verb->callback([=] {
-    select([=](const Globals& globals) {
+    select([=](const Globals& globals) -> Outcome {
+      if (!options->gpu.empty() || !options->report.empty()) {
+        return ReportGpu(globals, options->gpu, options->report);
+      }
       v1::CheckRequest request;
       request.set_target(options->target);
       request.set_full(options->full);

@@ -33,6 +33,10 @@ constexpr size_t kMaxMessageBytes = 256u << 10;
 // Time limit for CRIU to exit after its answer. At that point CRIU only frees memory.
 constexpr auto kExitGrace = std::chrono::seconds(10);
 
+constexpr const char* kAmdPluginChecks[] = {
+    "KFD_FW_VER_CHECK",    "KFD_SDMA_FW_VER_CHECK", "KFD_CACHES_COUNT_CHECK", "KFD_NUM_GWS_CHECK",
+    "KFD_VRAM_SIZE_CHECK", "KFD_NUMA_CHECK",        "KFD_CAPABILITY_CHECK"};
+
 constexpr char kDumping[] = "CRIU could not dump the tree";
 constexpr char kRestoring[] = "CRIU could not restore the tree";
 
@@ -116,7 +120,7 @@ std::string ToString(const Version& version) {
   return text;
 }
 
-SwrkCommand MakeSwrkCommand(const std::string& criu_path) {
+SwrkCommand MakeSwrkCommand(const std::string& criu_path, const std::string& plugins) {
   SwrkCommand command;
   // CRIU's configuration files could override options of the request.
   command.argv = {criu_path, "--no-default-config", "swrk", std::to_string(SwrkCommand::kSocketFd)};
@@ -129,14 +133,19 @@ SwrkCommand MakeSwrkCommand(const std::string& criu_path) {
   // CRIU loads every *.so in this directory as a plugin, and the RPC has no field to disable
   // plugins such as the CUDA plugin. The directory must exist. /proc/self/task exists in every
   // process and contains only numeric names.
-  command.env.push_back("CRIU_LIBS_DIR=/proc/self/task");
+  command.env.push_back("CRIU_LIBS_DIR=" + (plugins.empty() ? "/proc/self/task" : plugins));
+  // The variables of the plugin for AMD GPUs (docs/amd.md). All of its checks are on.
+  if (!plugins.empty()) {
+    for (const char* check : kAmdPluginChecks) command.env.push_back(std::string(check) + "=1");
+  }
   return command;
 }
 
-Result<Session> Session::Spawn(const std::string& criu_path, const std::map<int, int>& extra_fds) {
+Result<Session> Session::Spawn(const std::string& criu_path, const std::map<int, int>& extra_fds,
+                               const std::string& plugins) {
   STASIS_ASSIGN(ipc::SocketPair pair, ipc::MakeSocketPair());
   STASIS_ASSIGN(UniqueFd null, Open("/dev/null", O_RDWR));
-  SwrkCommand command = MakeSwrkCommand(criu_path);
+  SwrkCommand command = MakeSwrkCommand(criu_path, plugins);
   SpawnOptions spawn;
   spawn.argv = command.argv;
   spawn.env = command.env;

@@ -69,8 +69,9 @@ struct SwrkCommand {
   std::vector<std::string> argv;
   std::vector<std::string> env;
 };
-// Uses a scrubbed environment, and disables plugins and configuration files.
-SwrkCommand MakeSwrkCommand(const std::string& criu_path);
+// Uses a scrubbed environment, disables configuration files, and lets CRIU load only the plugins in
+// the folder `plugins`, or none if it is empty.
+SwrkCommand MakeSwrkCommand(const std::string& criu_path, const std::string& plugins = {});
 
 struct DumpRequest {
   process::HostPid pid;  // the root of the tree
@@ -121,7 +122,8 @@ class Session final : public CriuSession {
   // it exits: locks, and descriptors that the restored program inherits. The key of each is its
   // number in CRIU, at least 10.
   static Result<Session> Spawn(const std::string& criu_path,
-                               const std::map<int, int>& extra_fds = {});
+                               const std::map<int, int>& extra_fds = {},
+                               const std::string& plugins = {});
   // Uses a CRIU that another process has started. `criu` may be 0 if the pid is unknown.
   static Session OverSocket(UniqueFd socket, process::HostPid criu = {});
   // For a CRIU in another pid namespace, which created the socket pair itself (see inside.h). All

@@ -115,6 +115,37 @@ constexpr Row kTable[] = {
      "Restore on a machine with the same or a newer processor.", Code::kFailedPrecondition},
     {"Unable to request (.*)|No suitable area for task_restore",
      "CRIU finds no free part of the program's address space for itself", "", Code::kInternal},
+    // The plugin for AMD GPUs.
+    {"(?:f?stat error for /dev/kfd|failed to open kfd in plugin): No such file or directory",
+     "CRIU's plugin for AMD GPUs finds no /dev/kfd on this machine",
+     "Load the kernel driver amdgpu (`modprobe amdgpu`); in a container, add the device /dev/kfd.",
+     Code::kUnimplemented},
+    {"failed to open kfd in plugin: (.*)", "CRIU's plugin for AMD GPUs cannot open /dev/kfd: $1",
+     "Run it as root, or as a member of the group that owns /dev/kfd.", Code::kPermissionDenied},
+    {"CR not supported on current kernel \\(current:([0-9.]+) min:([0-9.]+)\\)",
+     "the kernel driver amdgpu cannot save GPU state: its interface is version $1, and $2 is "
+     "needed",
+     "Use a newer kernel or amdgpu-dkms.", Code::kUnimplemented},
+    {"Number of devices mismatch \\(checkpointed:(\\d+) local:(\\d+)\\)",
+     "the dump was made with $1 AMD GPUs, and this machine has $2",
+     "Restore it on a machine with the same GPUs.", Code::kUnimplemented},
+    {"Failed to match all GPU groups|Failed to match remaining nodes|Number of xgmi groups "
+     "mismatch.*"
+     "|Failed to map GPUs",
+     "the AMD GPUs of this machine, their links or their firmware differ from those of the dump",
+     "Restore it on a machine with the same GPUs and firmware.", Code::kUnimplemented},
+    {"Failed to open (?:/dev/dri/)?render.*", "the GPU's render node cannot be opened: $&",
+     "Run it as root, or as a member of the groups `render` and `video`.", Code::kPermissionDenied},
+    {"Failed to call (?:process info|dumper \\(process\\)) ioctl.*|Failed to drain the BO.*|Failed "
+     "to "
+     "dump \\(ret.*",
+     "the kernel driver amdgpu could not save the GPU state: $&", "", Code::kInternal},
+    {"(?:Restore|restore late) ioctl failed.*|Failed to fill the BO.*|Failed to restore "
+     "\\(ret.*|Failed "
+     "to unpause process.*",
+     "the kernel driver amdgpu could not restore the GPU state: $&", "", Code::kInternal},
+    {"Missing required plugin: (.*)", "CRIU has no plugin $1, which the image needs",
+     "Restore it with the installation that made it.", Code::kUnimplemented},
     // Resources that a dump does not support.
     {"Connected TCP socket", "the program holds an open TCP connection",
      "Close it with --tcp=close, or keep it with --tcp=keep.", Code::kUnimplemented},
@@ -277,6 +308,17 @@ Error DiagnoseFile(const std::string& log_path, const std::string& what, int cr_
   Error error = Diagnose(Errors(log).empty() ? answer : log, what, cr_errno);
   if (error.hint.empty()) error.hint = "CRIU's log is " + log_path + ".";
   return error;
+}
+
+Status CheckPluginLog(const std::string& log_path) {
+  const std::string log = ReadBounded(log_path).value_or("");
+  for (const std::string& text : Errors(log)) {
+    for (const char* ignored : {"restore late ioctl failed", "failed to open kfd in plugin"}) {
+      if (text.find(ignored) == std::string::npos) continue;
+      return Fail(Diagnose("Error (plugin): " + text, "CRIU could not restore the tree", 0));
+    }
+  }
+  return {};
 }
 
 Status CopyLogBounded(const std::string& from, const std::string& to) {

@@ -65,6 +65,28 @@ constexpr Case kCases[] = {
     {"SessionOutside",
      "Error (criu/cr-dump.c:1528): A session leader of 12(12) is outside of its pid namespace\n",
      "started outside of its pid namespace", Code::kUnimplemented},
+    {"NoKfd",
+     "Error (amdgpu_plugin.c:1203): amdgpu_plugin: fstat error for /dev/kfd: No such file or "
+     "directory\n",
+     "CRIU's plugin for AMD GPUs finds no /dev/kfd on this machine", Code::kUnimplemented},
+    {"OldKfd",
+     "Error (amdgpu_plugin.c:1173): amdgpu_plugin: CR not supported on current kernel "
+     "(current:01.06 min:01.08)\n",
+     "its interface is version 01.06, and 01.08 is needed", Code::kUnimplemented},
+    {"OtherNumberOfGpus",
+     "Error (amdgpu_plugin_topology.c:1402): amdgpu_plugin: Number of devices mismatch "
+     "(checkpointed:8 local:4)\n",
+     "made with 8 AMD GPUs, and this machine has 4", Code::kUnimplemented},
+    {"OtherFirmware",
+     "Error (amdgpu_plugin_topology.c:1437): amdgpu_plugin: Failed to match remaining nodes\n",
+     "their firmware differ from those of the dump", Code::kUnimplemented},
+    {"GpuStateNotSaved",
+     "Error (amdgpu_plugin.c:1293): amdgpu_plugin: Failed to call dumper (process) ioctl: Invalid "
+     "argument\n",
+     "amdgpu could not save the GPU state: Failed to call dumper (process) ioctl: Invalid argument",
+     Code::kInternal},
+    {"MissingPlugin", "Error (criu/image.c:198): Missing required plugin: amdgpu_plugin\n",
+     "CRIU has no plugin amdgpu_plugin, which the image needs", Code::kUnimplemented},
     {"FileLocks",
      "Error (criu/file-lock.c:110): Some file locks are hold by dumping tasks! You can try "
      "--file-locks to dump them.\n",
@@ -208,6 +230,23 @@ TEST_F(RealCriu, AFullDisk) {
   ASSERT_FALSE(dumped);
   EXPECT_EQ(dumped.error().code, Code::kResourceExhausted) << target.Log();
   EXPECT_TRUE(target.Counts()) << target.State();
+}
+
+// The words of CRIU 4.2.1's plugin for AMD GPUs, after which CRIU reports success.
+TEST(PluginLog, AnErrorThatCriuIgnoresIsFound) {
+  const std::string log = std::string(::testing::TempDir()) + "/plugin.log";
+  ASSERT_TRUE(ReplaceFile(log, "Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE\n"));
+  EXPECT_TRUE(CheckPluginLog(log));
+  ASSERT_TRUE(ReplaceFile(
+      log,
+      "(00.2) Error (amdgpu_plugin.c:1855): amdgpu_plugin: restore late ioctl failed: No such "
+      "device\n"));
+  const Status found = CheckPluginLog(log);
+  ASSERT_FALSE(found);
+  EXPECT_NE(found.error().message.find("could not restore the GPU state: restore late ioctl"),
+            std::string::npos);
+  EXPECT_TRUE(CheckPluginLog(log + ".missing"));
+  ASSERT_TRUE(RemoveFile(log));
 }
 
 }  // namespace

@@ -51,11 +51,11 @@ Error InWords(const Handover& said, const std::string& criu_path) {
 
 }  // namespace
 
-Result<Inside> Inside::Make(const std::string& criu_path, const std::string& images_dir,
-                            const std::string& log_path) {
+Result<Inside> Inside::Make(const std::string& criu_path, const std::string& plugins,
+                            const std::string& images_dir, const std::string& log_path) {
   Inside inside;
   STASIS_ASSIGN(std::string program, LibexecProgram(kProgram));
-  inside.command_ = MakeSwrkCommand(criu_path);
+  inside.command_ = MakeSwrkCommand(criu_path, plugins);
   inside.command_.argv.insert(inside.command_.argv.begin(), program);
   const std::string log_folder = std::filesystem::path(AbsolutePath(log_path)).parent_path();
   STASIS_ASSIGN(inside.images_, Open(images_dir, O_PATH | O_DIRECTORY));
@@ -86,7 +86,8 @@ Result<Session> Inside::Accept(const Deadline& deadline) {
 Result<Session> Inside::Spawn(const std::string& criu_path, const DumpRequest& request,
                               process::HostPid member, const std::map<int, int>& extra_fds,
                               const Deadline& deadline) {
-  STASIS_ASSIGN(Inside inside, Make(criu_path, request.images_dir, request.log_path));
+  STASIS_ASSIGN(Inside inside,
+                Make(criu_path, request.options.plugins, request.images_dir, request.log_path));
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, member.value, 0)));
   if (!pidfd) return FailErrno(errno, "open process " + process::ToString(member));
   STASIS_ASSIGN(UniqueFd null, Open("/dev/null", O_RDWR));

@@ -19,9 +19,10 @@ namespace stasis::criu {
 // Prepares a CRIU that another program starts, and connects to it. Not thread-safe.
 class Inside {
  public:
-  // `images_dir` and `log_path` must be those of the request that CRIU will get.
-  static Result<Inside> Make(const std::string& criu_path, const std::string& images_dir,
-                             const std::string& log_path);
+  // `plugins` is as for MakeSwrkCommand. `images_dir` and `log_path` must be those of the request
+  // that CRIU will get.
+  static Result<Inside> Make(const std::string& criu_path, const std::string& plugins,
+                             const std::string& images_dir, const std::string& log_path);
 
   const SwrkCommand& command() const { return command_; }
   // Returns the descriptors that CRIU must inherit, by their numbers in CRIU. They stay open until

@@ -44,7 +44,9 @@ struct Options {
   bool tcp_skip_in_flight = false;         // omit connections that are not yet accepted
   uint64_t ghost_limit_bytes = 64u << 20;  // store deleted files up to this size in the image
   uint32_t freeze_timeout_s = 10;          // time limit for stopping the tasks
-  int log_level = 2;                       // 0 messages, 1 errors, 2 warnings, 3 info, 4 debug
+  // Folder of the plugins that CRIU loads; empty: none. Not set by users.
+  std::string plugins;
+  int log_level = 2;  // 0 messages, 1 errors, 2 warnings, 3 info, 4 debug
 
   // Sets an option from `--criu-opt K=V`. Accepts only the options listed in options.cc. The error
   // for an unknown option lists them.

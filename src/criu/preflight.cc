@@ -26,6 +26,12 @@ namespace {
 // open, CRIU reports it.
 bool IsDriverFile(std::string_view target) { return abi::KindOfDeviceFile(target) != nullptr; }
 
+// Returns true for other files that the plugin for AMD GPUs saves. Programs without HIP have such
+// files too, and get no plugin.
+bool IsPluginFile(std::string_view target, const Options& options) {
+  return !options.plugins.empty() && target.starts_with("/dev/dri/renderD");
+}
+
 struct Search {
   const process::ProcessTree& tree;
   const Options& options;
@@ -93,6 +99,7 @@ void CheckAnon(const Search& search, const ScannedFd& fd) {
 void CheckDevice(const Search& search, const ScannedFd& fd) {
   bool character = S_ISCHR(fd.info.st_mode);
   if ((!character && !S_ISBLK(fd.info.st_mode)) || IsDriverFile(fd.target)) return;
+  if (IsPluginFile(fd.target, search.options)) return;
   unsigned number = major(fd.info.st_rdev), minor_number = minor(fd.info.st_rdev);
   constexpr unsigned kMemory = 1, kMisc = 10, kTun = 200, kAutofs = 235;
   if (character) {
@@ -312,6 +319,7 @@ void CheckMappings(const Search& search, const process::Stat& member) {
       continue;
     }
     if (IsDriverFile(mapping.path) || !seen.insert(mapping.path).second) continue;
+    if (IsPluginFile(mapping.path, search.options)) continue;
     struct stat info;
     if (::stat(mapping.path.c_str(), &info) != 0 || !S_ISCHR(info.st_mode)) continue;
     Obstacle obstacle =

@@ -110,6 +110,7 @@ void AddGpuBack(Plan& plan, Services& services, const Processes& processes, GpuB
   if (back.shared == nullptr) {
     restore.commits = back.commits;
     for (Phase& phase : back.programs) plan.Add(std::move(phase));
+    if (back.without_driver) return;
     plan.Add(std::move(restore));
     plan.Add(std::move(unlock));
     return;
@@ -133,14 +134,16 @@ void AddGpuBack(Plan& plan, Services& services, const Processes& processes, GpuB
   } else {
     std::vector<Phase> program = std::move(back.programs);
     Phase room = shared->LoadRoom([bytes = back.driver_bytes_by_gpu] { return bytes; },
-                                  /*keep_ballast=*/true);
+                                  /*keep_ballast=*/!back.without_driver);
     restore.run = [shared, run = std::move(restore.run)](plan::PhaseScope& scope) -> Status {
       STASIS_TRY(scope.Await(SharedResume::kLoadRoom));
       STASIS_TRY(shared->FreeBallast(&scope, scope.deadline()));
       return run(scope);
     };
-    program.push_back(std::move(restore));
-    program.push_back(std::move(unlock));
+    if (!back.without_driver) {
+      program.push_back(std::move(restore));
+      program.push_back(std::move(unlock));
+    }
     beside = {std::move(*back.data_read),
               plan::InOrder("gpu-load", {std::move(room), shared->DataLoad()}),
               plan::InOrder("program-back", std::move(program))};

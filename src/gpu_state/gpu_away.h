@@ -51,6 +51,8 @@ struct GpuBack {
   std::vector<plan::Phase> programs = {};
   std::optional<plan::Phase> data_read = {};
   std::map<device::GpuUuid, uint64_t> driver_bytes_by_gpu = {};
+  // CRIU's plugin has restored what the driver of other programs restores (HIP).
+  bool without_driver = false;
   // If true, the last phase commits and the driver's phases have an undo. Otherwise the caller
   // undoes them by killing the program.
   bool commits = true;

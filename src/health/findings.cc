@@ -164,7 +164,9 @@ constexpr Kind kTarget[] = {
      "A child forked without exec has inherited files that CRIU cannot save.",
      "start the program with `stasis run`: the agent closes these files in its children"},
     {"gpu-driver", "the driver of its GPUs", "dump",
-     "Its driver (HIP) cannot checkpoint it, and CRIU cannot save what stays with that driver yet.",
+     "CRIU's plugin for AMD GPUs saves what stays with the driver of a HIP program. The plugin, "
+     "the "
+     "kernel driver or HIP's library is missing or cannot be used.",
      "`stasis suspend` and `stasis resume` work (docs/amd.md)"},
     {"other-job", "other jobs among its processes", "dump",
      "The dump would end that job too, without an image of its own.",

@@ -70,11 +70,26 @@ Processes SuspendedOf(const Processes& processes) {
   return found;
 }
 
+// Only the program that drives CRIU could load the plugin for HIP, and the other host of a
+// migration has other GPUs.
+Status RefuseWithoutDriver(const DumpOptions& dump, const OperationOptions& options) {
+  if (!options.no_checkpoint) return {};
+  if (dump.held) {
+    return Fail(Code::kUnimplemented, "checkpoints of containers with HIP programs are not built",
+                "`stasis suspend` and `stasis resume` work (docs/amd.md)");
+  }
+  if (dump.hand_over == nullptr) return {};
+  return Fail(Code::kUnimplemented, "migrations of HIP programs are not built",
+              "use `stasis dump` and `stasis restore` (docs/amd.md)");
+}
+
 Result<OperationResult> TryDump(Session& session, const Target& target, const DumpOptions& dump,
-                                const OperationOptions& options) {
+                                const OperationOptions& given) {
   Services& services = session.services;
   STASIS_TRY(CheckStoreAnswers(services, dump.store));
   STASIS_ASSIGN(checks::Survey survey, SurveyAfterRecovery(session, target));
+  const OperationOptions options = ForDriversOf(survey, given);
+  STASIS_TRY(RefuseWithoutDriver(dump, options));
   if (dump.leave_running) {
     STASIS_TRY(
         checks::RefuseNcclNeighbours(services, survey, checks::NewContexts::kOfRunning, {},

@@ -160,6 +160,7 @@ Status DumpRun::RunCriu(PhaseScope& scope) {
   request.log_path = LogPath();
   request.leave_running = dump_.leave_running;
   request.options = dump_.criu;
+  request.options.plugins = facts_.criu_plugins;
   facts_.stdio.ApplyTo(request.options);
   const std::map<int, int> lock = {{kCriuLockFd, session_.journal->lock_fd()}};
   STASIS_ASSIGN(auto criu, session_.criu->StartDump(facts_.criu_path, request, facts_.in_own_pidns,
@@ -221,7 +222,7 @@ Phase DumpRun::Describe() {
             STASIS_TRY(checks::CheckStillOwn(stopped));
             const checkpoint::DumpedProgram program{
                 stopped.tree, stopped.target.job, stopped.RecordedProcesses(), dump_.leave_running,
-                dump_.criu,   facts_.stdio,       facts_.criu_version};
+                dump_.criu,   facts_.stdio,       facts_.criu_version,         facts_.gpu_topology};
             STASIS_ASSIGN(manifest_, checkpoint::DescribeProgram(session_.services, program,
                                                                  scope.deadline()));
             return {};
@@ -488,7 +489,10 @@ Plan DumpRun::MakePlan() {
   gpu_state::Processes& processes = operation_.device_processes;
   Plan plan("dump");
   plan.Add(ImageBegin());
-  if (!processes.empty()) {
+  if (!processes.empty() && !facts_.criu_plugins.empty()) {
+    // CRIU's plugin saves what the driver of other programs saves.
+    gpu_state::AddDataAway(plan, shared_, TreeCheck());
+  } else if (!processes.empty()) {
     gpu_state::AddGpuAway(plan, services, processes, shared_, TreeCheck(),
                           /*precopy=*/dump_.leave_running);
     plan.Add(gpu_state::GpuReleaseCheck(services, processes));

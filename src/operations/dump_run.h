@@ -10,6 +10,9 @@
 //   cpu-dump { describe }, gpu-return, data-free, cpu-write, data-write, commit
 // The program runs again as soon as CRIU has saved its CPU state; the image is written after that.
 //
+// For programs of HIP the phases of a suspend with --keep-context take the data away; CRIU's plugin
+// saves the rest during cpu-dump.
+//
 // If the program moves to another host (HandOver)
 //   cpu-dump { describe, cpu-write, commit, hand-over, stop, switch } in parallel with data-write,
 //   await-end

@@ -88,6 +88,47 @@ TEST(DumpTest, WithLeaveRunningItRunsWithItsMemoryBeforeTheImageIsWritten) {
   EXPECT_GT(done->pause_s, 0);
 }
 
+// The driver of HIP cannot checkpoint: agents and movers take the data, and CRIU's plugin the rest.
+std::unique_ptr<World> TwoProcessesOfHip() {
+  auto world = TwoProcesses();
+  world->program.AddAgent(2, 1);
+  world->device->no_checkpoint = true;
+  world->device->driver = {.kind = "softgpu-hip", .version = "1"};
+  return world;
+}
+
+TEST(DumpTest, AProgramOfHipIsDumpedWithoutItsDriver) {
+  auto world = TwoProcessesOfHip();
+  auto& dumped = static_cast<DumpWorld&>(*world);
+  auto done = RunDump(*world);
+  ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+  EXPECT_FALSE(world->program.Alive(1));
+  for (const char* step : {"Lock", "Checkpoint", "Restore", "Unlock"}) {
+    EXPECT_EQ(world->log.Count(std::string("device ") + step + " 1"), 0) << step;
+  }
+  auto reader = store::ImageReader::Open(dumped.image());
+  ASSERT_TRUE(reader) << reader.error().ToString();
+  EXPECT_EQ((*reader)->manifest().software.driver_kind, "softgpu-hip");
+  EXPECT_EQ((*reader)->manifest().ranges.size(), 3u);
+}
+
+TEST(DumpTest, AProgramOfHipGoesOnWithLeaveRunning) {
+  auto world = TwoProcessesOfHip();
+  auto done = RunDump(*world, /*leave_running=*/true);
+  ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+}
+
+TEST(DumpTest, AProgramOfHipNeedsItsLibrary) {
+  auto world = TwoProcessesOfHip();
+  world->device->driver.kind = "fake";
+  auto refused = RunDump(*world);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kUnimplemented);
+  EXPECT_NE(refused.error().hint.find("STASIS_CUDA_LIBRARY"), std::string::npos);
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+}
+
 TEST(DumpTest, ASuspendedProgramIsDumpedFromItsArenas) {
   for (bool leave_running : {false, true}) {
     auto world = TwoProcesses();
@@ -127,6 +168,12 @@ std::string AfterDump(World& world, const FaultCase& fault, const Result<Operati
 TEST(DumpTest, EveryFaultCostsTheImageAndNeverTheProgram) {
   ForEachFault(
       TwoProcesses, [](World& world) { return RunDump(world); },
+      {Fault::kFail, Fault::kFailAfter, Fault::kKill}, AfterDump);
+}
+
+TEST(DumpTest, EveryFaultOfAHipProgramCostsTheImageAndNeverTheProgram) {
+  ForEachFault(
+      TwoProcessesOfHip, [](World& world) { return RunDump(world); },
       {Fault::kFail, Fault::kFailAfter, Fault::kKill}, AfterDump);
 }
 

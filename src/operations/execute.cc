@@ -141,6 +141,14 @@ OperationResult BeginResult(Services& services, const Survey& survey) {
   return result;
 }
 
+OperationOptions ForDriversOf(const checks::Survey& survey, OperationOptions options) {
+  const auto& all = survey.device_processes;
+  if (std::any_of(all.begin(), all.end(), [](const auto& p) { return p.no_checkpoint; })) {
+    options.keep_context = options.no_checkpoint = true;
+  }
+  return options;
+}
+
 Result<OperationResult> Execute(Session& session, const Operation& operation, plan::Plan& plan,
                                 const OperationOptions& options, OperationResult result) {
   result.planned_phases = plan.PhaseNames();

@@ -23,6 +23,11 @@ Result<checks::Survey> SurveyAfterRecovery(Session& session, const checks::Targe
 // Returns the parts of a result that are known before the plan runs.
 OperationResult BeginResult(gpu_state::Services& services, const checks::Survey& survey);
 
+// Returns the options with those that the drivers of the target require. If the driver cannot
+// checkpoint one of the processes, all processes keep their contexts. The agents then block the
+// calls that the driver's lock would otherwise block.
+OperationOptions ForDriversOf(const checks::Survey& survey, OperationOptions options);
+
 // Runs the plan, writes its phases to the journal, and returns `result` with the account. With
 // dry_run only lists the phases.
 Result<OperationResult> Execute(Session& session, const plan::Operation& operation,

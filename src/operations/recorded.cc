@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "device/hip/hip_driver.h"
+
 namespace stasis::operations {
 namespace {
 
@@ -44,11 +46,14 @@ uint64_t DriverBytes(const store::Manifest& manifest) {
 }
 
 gpu_state::Processes RecordedProcesses(const store::Manifest& manifest) {
+  // CRIU's plugin restores programs of HIP, so the driver finds them running.
+  const auto state = device::hip::IsHipDriver(manifest.software.driver_kind)
+                         ? device::ProcessState::kRunning
+                         : device::ProcessState::kCheckpointed;
   gpu_state::Processes recorded;
   for (const auto& p : manifest.processes) {
     if (!p.is_cuda()) continue;
-    recorded.push_back(
-        {{{p.pid}, 0}, device::ProcessState::kCheckpointed, {}, DriverBytes(manifest, p)});
+    recorded.push_back({{{p.pid}, 0}, state, {}, DriverBytes(manifest, p)});
     for (const auto& uuid : p.gpu_uuids) recorded.back().gpus.push_back({uuid});
   }
   return recorded;

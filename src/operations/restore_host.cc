@@ -46,13 +46,14 @@ class ShimHosts final : public RestoreHosts {
     ipc::SocketPair pair;
     criu::SwrkCommand command;
     if (spec.shim.new_pidns) {
-      STASIS_ASSIGN(inside, criu::Inside::Make(spec.criu_path, spec.images_dir, spec.log_path));
+      STASIS_ASSIGN(
+          inside, criu::Inside::Make(spec.criu_path, spec.plugins, spec.images_dir, spec.log_path));
       spec.shim.criu_fds.merge(inside->fds());
       command = inside->command();
     } else {
       STASIS_ASSIGN(pair, ipc::MakeSocketPair());
       spec.shim.criu_fds[criu::SwrkCommand::kSocketFd] = pair.theirs.get();
-      command = criu::MakeSwrkCommand(spec.criu_path);
+      command = criu::MakeSwrkCommand(spec.criu_path, spec.plugins);
     }
     spec.shim.criu_argv = std::move(command.argv);
     spec.shim.criu_env = std::move(command.env);

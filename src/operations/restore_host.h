@@ -31,6 +31,7 @@ class RestoreHost {
 struct HostSpec {
   jobs::RestoreSpec shim;  // without CRIU's command and socket
   std::string criu_path;
+  std::string plugins;     // folder of CRIU's plugins; empty: none
   std::string images_dir;  // the folder of CRIU's files
   std::string log_path;
 };

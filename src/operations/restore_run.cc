@@ -14,7 +14,10 @@
 #include "checkpoint/teardown.h"
 #include "checks/image_trust.h"
 #include "checks/nccl_neighbours.h"
+#include "criu/diagnose.h"
 #include "device/device_nodes.h"
+#include "device/hip/criu_plugin.h"
+#include "device/hip/hip_driver.h"
 #include "gpu_state/gpu_away.h"
 #include "operations/hold_job.h"
 #include "operations/recorded.h"
@@ -149,6 +152,7 @@ Result<std::unique_ptr<criu::CriuSession>> RestoreRun::StartCriu(
     const Deadline& deadline) {
   HostSpec spec;
   spec.criu_path = criu_path_;
+  spec.plugins = request.options.plugins;
   spec.images_dir = request.images_dir;
   spec.log_path = request.log_path;
   spec.shim.job_folder = store_.Folder(job_);
@@ -226,6 +230,10 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
   }
   request.log_path = work_dir_ + "/criu-restore.log";
   request.options = WithRecorded(options_.criu, manifest());
+  if (is_hip()) {
+    STASIS_ASSIGN(request.options.plugins,
+                  device::hip::FindCriuPlugin(manifest().software.driver_kind));
+  }
   STASIS_ASSIGN(criu::InheritPlan inherit, PlanOutput());
   STASIS_ASSIGN(
       auto criu,
@@ -251,6 +259,8 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
   };
   STASIS_ASSIGN(process::HostPid pid, criu->Restore(request, stopped, scope.deadline()));
   if (root_.pid != pid) STASIS_TRY(NoteRoot(pid));
+  // CRIU ignores errors of plugins after it has restored the processes.
+  if (is_hip()) STASIS_TRY(criu::CheckPluginLog(request.log_path));
   return FindProcesses();
 }
 
@@ -489,6 +499,10 @@ Phase RestoreRun::Adopt() {
           .commits = true};
 }
 
+bool RestoreRun::is_hip() const {
+  return device::hip::IsHipDriver(manifest().software.driver_kind);
+}
+
 bool RestoreRun::may_have_gates() const {
   return has_data() || !checkpoint::AgentOf(manifest()).empty();
 }
@@ -505,6 +519,7 @@ Plan RestoreRun::MakePlan() {
     // The undo of cpu-restore kills the tree, which also undoes the driver's phases.
     gpu_state::GpuBack back{has_data() ? &shared_ : nullptr, map_, DriverBytes(manifest())};
     back.commits = false;
+    back.without_driver = is_hip();
     back.programs.push_back(ImageVerify());
     if (makes_cpu_files()) back.programs.push_back(CpuRead());
     back.programs.push_back(CpuRestore());

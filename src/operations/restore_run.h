@@ -114,6 +114,8 @@ class RestoreRun {
   // context kept waits at its gate, even if none of its memory was large enough for the agent to
   // carry.
   bool may_have_gates() const;
+  // Returns true for a program of HIP, whose driver restores nothing.
+  bool is_hip() const;
   bool has_terminal() const {
     const auto& all = manifest().externals;
     return std::any_of(all.begin(), all.end(), [](const auto& e) { return e.kind == "tty"; });

@@ -18,6 +18,9 @@ using fakes::World;
 Result<process::HostPid> RestoreProcess(World& world, const criu::NotifyHandler& handler) {
   STASIS_ASSIGN(const process::HostPid root, fakes::StartRestored(world));
   const pid_t pid = root.value;
+  if (world.device->no_checkpoint) {  // CRIU's plugin has restored it
+    world.program.At(1).state = device::ProcessState::kRunning;
+  }
   criu::Notification notification;
   notification.moment = criu::Moment::kPostRestore;
   notification.pid = {pid};
@@ -32,8 +35,12 @@ std::string ImageOf(World& world) { return world.services.paths.images() + "/ima
 
 // A world whose program has been dumped and has ended. With `hash_blocks`, its movers can check the
 // memory of an image.
-std::unique_ptr<World> DumpedBy(bool hash_blocks) {
+std::unique_ptr<World> DumpedBy(bool hash_blocks, bool hip = false) {
   auto world = std::make_unique<World>(1);
+  if (hip) {
+    world->device->no_checkpoint = true;
+    world->device->driver = {.kind = "softgpu-hip", .version = "1"};
+  }
   world->movers->hash_blocks = hash_blocks;
   world->program.AddAgent(1, 2);
   Session session = fakes::MakeSession(*world, "dump");
@@ -47,6 +54,7 @@ std::unique_ptr<World> DumpedBy(bool hash_blocks) {
 }
 
 std::unique_ptr<World> Dumped() { return DumpedBy(/*hash_blocks=*/false); }
+std::unique_ptr<World> DumpedOfHip() { return DumpedBy(/*hash_blocks=*/false, /*hip=*/true); }
 std::unique_ptr<World> DumpedWithHashes() { return DumpedBy(/*hash_blocks=*/true); }
 
 Result<OperationResult> RunRestore(World& world, RestoreOptions restore = {}) {
@@ -100,6 +108,23 @@ std::string AfterRestore(World& world, const FaultCase& fault,
 TEST_F(RestoreTest, EveryFaultLeavesNothingAndTheImage) {
   ForEachFault(
       Dumped, [](World& world) { return RunRestore(world); },
+      {Fault::kFail, Fault::kFailAfter, Fault::kHang, Fault::kKill}, AfterRestore);
+}
+
+TEST_F(RestoreTest, AProgramOfHipIsRestoredWithoutItsDriver) {
+  auto world = DumpedOfHip();
+  world->log.Clear();
+  auto done = RunRestore(*world);
+  ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+  EXPECT_EQ(world->log.Count("device Restore 1"), 0);
+  EXPECT_EQ(world->log.Count("device Unlock 1"), 0);
+  EXPECT_LT(world->log.IndexOf("agent 1 Open"), world->log.IndexOf("host Commit"));
+}
+
+TEST_F(RestoreTest, EveryFaultOfAHipProgramLeavesNothingAndTheImage) {
+  ForEachFault(
+      DumpedOfHip, [](World& world) { return RunRestore(world); },
       {Fault::kFail, Fault::kFailAfter, Fault::kHang, Fault::kKill}, AfterRestore);
 }
 

@@ -60,19 +60,15 @@ Status WriteRecords(const Services& services, const Processes& processes,
   return {};
 }
 
-// If the driver cannot checkpoint one of the processes, all processes keep their contexts. The
-// agents then block the calls that the driver's lock would otherwise block.
-OperationOptions ForDrivers(OperationOptions options, const Survey& survey,
+// Adds a note if the suspend keeps contexts although the user has not asked for it.
+OperationOptions ForDrivers(const OperationOptions& given, const Survey& survey,
                             std::vector<std::string>& notes) {
+  OperationOptions options = ForDriversOf(survey, given);
   for (const auto& p : survey.device_processes) {
-    if (!p.no_checkpoint) continue;
-    if (!options.keep_context) {
-      notes.push_back(fmt::format(
-          "process {} uses HIP, whose driver cannot checkpoint it: its context stays on the GPU",
-          p.id.pid.value));
-    }
-    options.keep_context = true;
-    options.no_checkpoint = true;
+    if (!p.no_checkpoint || given.keep_context) continue;
+    notes.push_back(fmt::format(
+        "process {} uses HIP, whose driver cannot checkpoint it: its context stays on the GPU",
+        p.id.pid.value));
     break;
   }
   return options;

@@ -30,7 +30,8 @@ struct Software {
   std::string stasis_version;
   std::string criu_version;
   std::string driver_version;
-  std::string driver_kind;  // "nvidia" or another of abi/driver_kinds.h; or empty
+  std::string driver_kind;   // "nvidia" or another of abi/driver_kinds.h; or empty
+  std::string gpu_topology;  // AMD GPUs: device/hip/criu_plugin.h
 };
 
 struct Job {

@@ -113,7 +113,8 @@ Status ToId(const std::string& bytes, const char* what, Id128& id) {
   F(name)           \
   F(kernel_release) \
   F(machine) F(boot_id) F(boottime_ns) F(monotonic_ns) F(pid_namespace) F(page_bytes)
-#define SOFTWARE(F) F(stasis_version) F(criu_version) F(driver_version) F(driver_kind)
+#define SOFTWARE(F) \
+  F(stasis_version) F(criu_version) F(driver_version) F(driver_kind) F(gpu_topology)
 #define JOB(F) F(id) F(root_pid) F(working_directory) F(uid) F(gid) F(leave_running) F(suspended)
 #define PROCESS(F) \
   F(pid) F(ppid) F(start_ticks) F(comm) F(exe) F(device_bytes) F(namespace_pid) F(pgid) F(sid)

@@ -47,7 +47,7 @@ def elves(tree: pathlib.Path) -> list[pathlib.Path]:
 def is_ours(tree: pathlib.Path, path: pathlib.Path) -> bool:
     if path.parent == tree / "lib":
         return path.name.startswith("libstasis-")
-    return path != tree / "libexec/criu"
+    return path not in (tree / "libexec/criu", tree / "lib/stasis/criu-amdgpu/amdgpu_plugin.so")
 
 
 def unpack(folder: pathlib.Path) -> None:
@@ -64,7 +64,7 @@ def remove(folder: pathlib.Path) -> None:
 def layout(folder: pathlib.Path) -> None:
     tree = tree_in(folder)
     for name in ("bin/stasis", "libexec/criu", "libexec/stasis-shim", "libexec/stasis-criu-inside", "libexec/compat/cuda-checkpoint", "libexec/stasis-mover", "lib/libstasis-agent.so",
-                 "lib/softgpu/libcuda.so.1", "workloads", "bin/stasisd", "libexec/stasis-worker", "libexec/stasis-container-output", "lib/stasis/criu/stasis_plugin.so", "lib/stasis/criu/stasis-criu-hook",
+                 "lib/softgpu/libcuda.so.1", "lib/softgpu/criu/softgpu_hip_plugin.so", "workloads/hip_probe", "bin/stasisd", "libexec/stasis-worker", "libexec/stasis-container-output", "lib/stasis/criu/stasis_plugin.so", "lib/stasis/criu/stasis-criu-hook",
                  "share/licenses/packages", "share/licenses/criu/COPYING", "share/licenses/curl/COPYING",
                  "share/systemd/stasisd.service",
                  "share/kubernetes/stasis.yaml",

@@ -15,7 +15,9 @@ import sys
 # From the top layer to the bottom one. Tests and test fakes are exempt.
 ALLOWED = {
     'bench': 'cli api operations checks gpu_state plan jobs dataplane repository store objects device config base abi',
-    'cli': 'api config base abi',
+    'cli': 'conformance api config base abi',
+    # The conformance run of `stasis check --gpu`: runs the commands of Stasis as a user does.
+    'conformance': 'base abi',
     'api': 'sharing operations checks gpu_state plan jobs shim health containers dataplane repository store migration objects '
            'device config process base abi',
     # Programs that share GPUs: the policy, and the manager that follows it.
@@ -57,7 +59,7 @@ ONLY = {
     ('agent_protocol', 'ipc'): {'ipc/packet.h'},
     ('plan', 'device'): {'device/ids.h'},
     # The functions of the drivers are for `device`, `dataplane` and `agent`.
-    **{(folder, 'abi'): {'abi/driver_kinds.h'} for folder in 'api base bench cli criu health process'.split()},
+    **{(folder, 'abi'): {'abi/driver_kinds.h'} for folder in 'api base bench cli conformance criu health process'.split()},
 }
 # The one header that names the software GPU. The kernel is compiled for it, too.
 KINDS = 'abi/driver_kinds.h'

@@ -195,6 +195,10 @@ Result<ProcessState> CudaControl::State(HostPid pid) {
 // is stopped by a signal does not answer the driver, which would wait for it forever.
 Result<ProcessState> CudaControl::StateOf(HostPid pid, const Footprint& footprint) {
   if (footprint.hip) return ProcessState::kRunning;
+  // HIP's runtime has device files open from its initialisation on.
+  if (footprint.files.empty() && hip::IsRuntimeLibrary(footprint.library)) {
+    return ProcessState::kNone;
+  }
   const auto check_runs = [pid]() -> Status {
     auto stat = process::ReadStat(pid);
     if (!stat || stat->state != 'T') return {};

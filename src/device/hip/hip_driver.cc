@@ -1,5 +1,6 @@
 #include "device/hip/hip_driver.h"
 
+#include "abi/driver_kinds.h"
 #include "abi/hip/as_driver.h"
 #include "base/file.h"
 
@@ -8,6 +9,8 @@ namespace stasis::device::hip {
 const char kNoCheckpoint[] =
     "AMD's driver cannot checkpoint a process; `stasis suspend` lets the agent move the memory of "
     "HIP programs, and their contexts stay on the GPU";
+
+bool IsHipDriver(std::string_view driver_kind) { return abi::IsHip(driver_kind); }
 
 Error NoSuchStep(std::string_view step, int pid) {
   Error error{Code::kUnimplemented};

@@ -16,6 +16,9 @@ namespace stasis::device::hip {
 // stop.
 extern const char kNoCheckpoint[];
 
+// Returns true if this kind of driver (DriverInfo::kind) is the HIP runtime.
+bool IsHipDriver(std::string_view driver_kind);
+
 // The error of a step of the driver (lock, checkpoint, restore, unlock) for a process that uses
 // HIP.
 Error NoSuchStep(std::string_view step, int pid);

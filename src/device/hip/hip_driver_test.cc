@@ -1,6 +1,8 @@
 #include "device/hip/hip_driver.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "base/install_layout.h"
 #include "device/cuda/cuda_control.h"
@@ -41,6 +43,21 @@ TEST(HipDriverTest, ServesAsTheDriver) {
   ASSERT_EQ(gpus->size(), 2u);
   EXPECT_EQ((*gpus)[1].total_bytes, 128ull << 20);
   EXPECT_NE((*gpus)[0].uuid, (*gpus)[1].uuid);
+}
+
+// A parent without a GPU may load the library for its children.
+TEST(HipDriverTest, AProcessThatHasOnlyLoadedTheLibraryUsesNoGpu) {
+  cuda::testing::TempDir dir;
+  cuda::testing::ScopedEnv folder("SOFTGPU_DIR", dir.path().c_str());
+  ControlOptions options;
+  options.library = *InstallRoot() + "/lib/softgpu/libamdhip64.so.6";
+  void* library = ::dlopen(options.library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << ::dlerror();
+  cuda::CudaControl control(options);
+  auto state = control.State({::getpid()});
+  ASSERT_TRUE(state) << state.error().ToString();
+  EXPECT_EQ(*state, ProcessState::kNone);
+  ::dlclose(library);
 }
 
 }  // namespace
