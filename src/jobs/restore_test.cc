@@ -91,7 +91,7 @@ class RestoreTest : public JobsTest {
     };
     if (apart_) {
       STASIS_ASSIGN(auto inside,
-                    criu::Inside::Make(criu_path_, request.images_dir, request.log_path));
+                    criu::Inside::Make(criu_path_, "", request.images_dir, request.log_path));
       spec.new_pidns = true;
       spec.criu_pid = kCriuPid;
       spec.criu_fds = inside.fds();
