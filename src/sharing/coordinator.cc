@@ -193,6 +193,13 @@ bool Coordinator::HandWaits(const std::string& id, Hand hand) const {
   });
 }
 
+// Its memory is reserved until the operation has ended.
+bool Coordinator::IsResumedByHand(const std::string& id) const {
+  return std::any_of(hands_.begin(), hands_.end(), [&](const auto& entry) {
+    return entry.second.id == id && entry.second.hand == Hand::kResume && entry.second.released;
+  });
+}
+
 bool Coordinator::InHand(const std::string& id) const {
   return std::any_of(hands_.begin(), hands_.end(), [&](const auto& entry) {
     return entry.second.id == id && entry.second.released;
@@ -321,7 +328,7 @@ Table Coordinator::MakeTable(Time now, bool hopeful) const {
     row.id = id;
     row.share_class = program.facts.share_class;
     row.state = program.facts.state;
-    row.target = program.target;
+    row.target = IsResumedByHand(id) ? State::kAwake : program.target;
     const bool in_way = !program.known || InHand(id) || now < program.held_until ||
                         HandWaits(id, Hand::kOther) || HandWaits(id, Hand::kSuspend);
     // Only its owner's files could take its data.

@@ -187,6 +187,7 @@ class Coordinator {
 
   bool HandWaits(const std::string& id, Hand hand) const;
   bool InHand(const std::string& id) const;
+  bool IsResumedByHand(const std::string& id) const;
   bool Waits(const std::string& id, const Program& program) const;
   void UpdateWanted(const std::string& id, Program& program, Time now);
   void EndGrant(Program& program);

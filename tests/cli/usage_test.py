@@ -86,6 +86,7 @@ def full_disk(world):
     child = subprocess.Popen(["sleep", "1000"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
     world.own(child.pid)
     world.stasis("daemon", "start")
+    world.stasis("run", "--share", "--job", "shares", "--", "sleep", "1000")
     pid = str(program.pid)
     seen = set()
 
@@ -115,7 +116,8 @@ def full_disk(world):
                  "image push old -R fleet", "image pull old -R fleet --name copy", "repo remove fleet", "arena reserve 4MiB",
                  "arena ls", "gpu ls", f"gpu state {pid}", f"gpu restore-tid {pid}", f"gpu lock {pid}",
                  f"gpu checkpoint {pid}", f"gpu restore {pid}", f"gpu unlock {pid}", f"gpu toggle {pid}",
-                 f"gpu toggle {pid}", "check", "check job", "recover", "config show", "completion bash", "daemon status",
+                 f"gpu toggle {pid}", "check", "check job", "recover",
+                 "share", "share pin shares", "share unpin shares", "kill shares -s KILL", "config show", "completion bash", "daemon status",
                  "suspend job", "resume job", "dump job --name new", "restore job", "kill found -s KILL", "delete ended",
                  "image delete old", "image gc", "arena free", "run --job short --no-agent -- true", "daemon drain"):
         into_nothing(line.split())

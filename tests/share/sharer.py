@@ -21,6 +21,7 @@ class Driver:
     def __init__(self, gpus):
         self.library = ctypes.CDLL("libcuda.so.1")
         self.contexts = []
+        self.current = None
         self.failures = 0
         self.call("cuInit", 0)
         for index in range(gpus):
@@ -43,7 +44,11 @@ class Driver:
             raise SystemExit(f"{name}: {result}")
 
     def use(self, gpu):
-        self.call("cuCtxSetCurrent", self.contexts[gpu])
+        # While a program is suspended with its contexts, softgpu lets this call wait in the driver, where the agent does
+        # not see it. The real driver returns.
+        if self.current != gpu:
+            self.call("cuCtxSetCurrent", self.contexts[gpu])
+        self.current = gpu
 
 
 class Block:
