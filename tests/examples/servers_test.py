@@ -78,8 +78,8 @@ def two_servers(world):
 
 
 def shared_servers(world):
-    """Three servers behind one address share a GPU for one."""
-    world.set_gpu(1, "96M")
+    """Three servers behind one address share a GPU for two."""
+    world.set_gpu(1, "128M")
     world.env["SOFTGPU_DIR"] = str(world.folder / "shared-gpu")
     world.stasis("gpu", "ls")
     world.stasis("daemon", "start")
@@ -110,6 +110,7 @@ def shared_servers(world):
         world.stasis("kill", name, "-s", "KILL")
         world.stasis("wait", name, expect=137)
         world.stasis("delete", name)
+    world.stasis("arena", "free")  # of servers that were killed while they were suspended
     world.stasis("daemon", "drain")
     world.await_daemons_end()
 

@@ -249,6 +249,16 @@ def strangers(daemon):
             demand(error.code == code, f"{path}: {error}")
 
 
+def sharing(world, daemon):
+    world.stasis("run", "--share", "--job", "sharing", "--", "sleep", "1000")
+    names = {name for name in table() if name.startswith("stasis_share_")}
+    wait_until(lambda: names <= {name for name, family in daemon.scrape().families.items() if family.samples}, 60,
+               daemon.get)
+    world.stasis("kill", "sharing", "-s", "KILL")
+    world.stasis("wait", "sharing", expect=137)
+    world.stasis("delete", "sharing")
+
+
 def run(world):
     # Without the setting there is no listener.
     world.env["STASIS_SOCKET"] = str(world.folder / "socket")
@@ -261,6 +271,7 @@ def run(world):
     job = operations(world, daemon)
     repositories(world, daemon)
     restore_of_a_repository(world, daemon, job)
+    sharing(world, daemon)
     strangers(daemon)
     rules(daemon.get())
     page(daemon.get())
