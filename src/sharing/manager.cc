@@ -18,6 +18,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kConnectTimeout{2000};
 constexpr milliseconds kFirstRetry{50};
 constexpr int kMostAttempts = 10;
+constexpr int kMostNews = 8;  // of a process in one step
 // How often the use of the GPUs is read while a program is suspended.
 constexpr std::chrono::seconds kSampleInterval{1};
 constexpr std::chrono::seconds kRetrySurvey{1};
@@ -177,7 +178,9 @@ void Manager::Changed(Work& work) {
 
 void Manager::ReadWatches(Work& work) {
   for (auto& [pid, process] : processes_) {
-    while (process.watch != nullptr) {
+    // Bounded, because an untrusted process may send without an end. The rest is read in the next
+    // step.
+    for (int i = 0; i < kMostNews && process.watch != nullptr; ++i) {
       auto wants = process.watch->Receive();
       if (!wants) {
         log::Write(log::Level::kDebug, "the agent of a shared program has disconnected",
