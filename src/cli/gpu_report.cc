@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <filesystem>
 
 #include "base/file.h"
 #include "base/install_layout.h"
@@ -66,6 +67,12 @@ Status CheckVendor(const std::string& vendor, const std::string& file) {
 Outcome ReportGpu(const Globals& globals, const std::string& vendor, const std::string& given) {
   STASIS_TRY(CheckVendor(vendor, given));
   const std::string file = AbsolutePath(given);
+  // The report replaces the file, which must not be a device, such as /dev/stdout.
+  std::error_code ignored;
+  if (std::filesystem::exists(file, ignored) &&
+      !std::filesystem::is_regular_file(std::filesystem::symlink_status(file, ignored))) {
+    return FailUsage(file + " is not a regular file", "name a new file for the report");
+  }
   CatchInterrupts();
   STASIS_ASSIGN(const std::string root, InstallRoot());
   STASIS_ASSIGN(auto commands, conformance::MakeCommands(root));
