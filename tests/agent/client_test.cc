@@ -4,14 +4,12 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include <algorithm>
 #include <atomic>
 #include <future>
 #include <thread>
 
 #include "agent_client/find.h"
 #include "agent_protocol/packet.h"
-#include "process/proc.h"
 #include "stand.h"
 
 namespace stasis::agent_test {
@@ -52,14 +50,6 @@ TEST(Client, IsAnsweredWhileACallBlocksInTheDriver) {
     EXPECT_EQ(bytes, client->hello().range_bytes);
     ASSERT_DONE(client->Open(kLong));
   }
-}
-
-int SocketsOf(process::HostPid pid) {
-  const auto files = process::ReadOpenFiles(pid);
-  EXPECT_TRUE(files);
-  return static_cast<int>(std::count_if(files->begin(), files->end(), [](const auto& file) {
-    return file.target.starts_with("socket:");
-  }));
 }
 
 // CRIU refuses a program that has the client's socket still open.

@@ -10,10 +10,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "agent_client/find.h"
 #include "agent_protocol/packet.h"
+#include "process/proc.h"
 
 extern char** environ;
 
@@ -182,6 +184,14 @@ void Hold::AwaitCall() const {
 bool SaysItShares(const Target& target) {
   auto header = agent_client::ReadAgentHeader(target.pid());
   return header && (header->memory & agent_protocol::kMemoryShared) != 0;
+}
+
+int SocketsOf(process::HostPid pid) {
+  const auto files = process::ReadOpenFiles(pid);
+  EXPECT_TRUE(files);
+  return static_cast<int>(std::count_if(files->begin(), files->end(), [](const auto& file) {
+    return file.target.starts_with("socket:");
+  }));
 }
 
 UniqueFd ConnectSocket(Target& target) {

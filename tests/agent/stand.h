@@ -89,6 +89,9 @@ class Hold {
 // Returns true if the target's header says that it shares memory with another process.
 bool SaysItShares(const Target& target);
 
+// Returns how many sockets the process has open.
+int SocketsOf(process::HostPid pid);
+
 // Connects without AgentClient, to send input that AgentClient never sends.
 UniqueFd ConnectSocket(Target& target);
 

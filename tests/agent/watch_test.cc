@@ -138,6 +138,33 @@ TEST(Watch, OnlyOneAtATimeBesideAClient) {
   EXPECT_NE(WatchOf(target), nullptr);
 }
 
+// CRIU refuses a program that has the socket of a watch still open.
+TEST(Watch, IsGoneFromTheProgramWhenItHasEnded) {
+  Target target({"direct"});
+  const int sockets = SocketsOf(target.pid());
+  auto watch = WatchOf(target);
+  ASSERT_NE(watch, nullptr);
+  EXPECT_FALSE(agent_client::WatchesOfProcesses(kLong)->Connect(target.pid(), kLong).has_value());
+  EXPECT_GT(SocketsOf(target.pid()), sockets);
+  watch.reset();
+  EXPECT_EQ(SocketsOf(target.pid()), sockets);
+}
+
+#if defined(__x86_64__)
+// The agent inside a running program cannot be replaced.
+TEST(Watch, IsNotOfferedByAnAgentOfAnEarlierVersion) {
+  setenv("LD_PRELOAD", EARLIER_AGENT, 1);
+  Target target({"direct"}, /*agent=*/false);
+  unsetenv("LD_PRELOAD");
+  auto client = target.Connect();
+  ASSERT_DONE(client);
+  auto watch = agent_client::WatchesOfProcesses(kLong)->Connect(target.pid(), kLong);
+  ASSERT_FALSE(watch.has_value());
+  EXPECT_EQ(watch.error().code, Code::kUnimplemented) << watch.error().ToString();
+  ASSERT_DONE(client->Status(kLong));
+}
+#endif
+
 TEST(Watch, SeesTheUseOfTheGpu) {
   Target target({"direct"});
   target.Ask("sync 0");
