@@ -212,8 +212,11 @@ make_disk "$@"
 
 say "starting the machine: Linux $version, emulated (time limit $limit s)"
 status=0
+: >"$machine/console.log" # QEMU makes it after tail looks for it
+# The machine's clock counts instructions (1 ns each), so that time limits in tests do not depend on the
+# speed of the emulator.
 timeout --foreground "$limit" qemu-system-aarch64 -machine virt,gic-version=3 -cpu max,pauth-impdef=on \
-  -smp 2 -m 4096 -nographic -no-reboot -nic none -kernel "$kernels"/boot/vmlinu[xz]-"$version" \
+  -icount shift=0 -smp 2 -m 4096 -nographic -no-reboot -nic none -kernel "$kernels"/boot/vmlinu[xz]-"$version" \
   -initrd "$machine/initrd" -drive "file=$machine/disk,format=raw,if=virtio,cache=unsafe" \
   -append "console=ttyAMA0 panic=-1 loglevel=4" </dev/null >"$machine/console.log" 2>&1 &
 qemu=$!
