@@ -263,8 +263,8 @@ TEST_F(ManagerTest, AgentsAreDisconnectedDuringADump) {
   Await([&] { return begun.load(); }, "the dump");
   EXPECT_FALSE(was_connected);
   EXPECT_TRUE(returns) << "allocations that wait would fail";
-  manager_->Refresh();
   const int before = surveys_;
+  manager_->Refresh();
   Await([&] { return surveys_ > before; }, "a survey");
   {
     std::lock_guard lock(new_.mutex);
