@@ -158,12 +158,13 @@ export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t tmpfs run /run
+mount -t devtmpfs dev /dev
 mkdir -p /dev/pts /dev/shm
 mount -t devpts devpts /dev/pts
 mount -t tmpfs shm /dev/shm
 mount -t cgroup2 cgroup /sys/fs/cgroup
 ln -sf /proc/self/fd /dev/fd
-hostname arm64
+busybox hostname arm64
 ip link set lo up
 echo "machine: Linux $(uname -r) $(uname -m), pages of $(getconf PAGESIZE) bytes"
 setsid sh /machine/command </dev/null

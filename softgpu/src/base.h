@@ -28,6 +28,12 @@ inline constexpr size_t kPage = 4096;
 #endif
 inline constexpr size_t kGranularity = 2 << 20;
 
+// Returns the kernel's page size, for memory that something else has mapped. kPage is a multiple.
+inline size_t KernelPage() {
+  static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
 inline constexpr size_t RoundUp(size_t value, size_t unit) {
   return (value + unit - 1) / unit * unit;
 }

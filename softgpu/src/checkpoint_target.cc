@@ -51,19 +51,21 @@ CUresult LockProcess(uint32_t timeout_ms) {
 
 void* At(uint64_t address) { return reinterpret_cast<void*>(address); }
 
-bool IsZero(const char* page) {
-  const auto* words = reinterpret_cast<const uint64_t*>(page);
-  for (size_t i = 0; i < kPage / sizeof(uint64_t); ++i) {
+constexpr size_t kPiece = 4096;  // divides the size of every memory
+
+bool IsZero(const char* piece) {
+  const auto* words = reinterpret_cast<const uint64_t*>(piece);
+  for (size_t i = 0; i < kPiece / sizeof(uint64_t); ++i) {
     if (words[i] != 0) return false;
   }
   return true;
 }
 
-// Copies to memory that is all zero. Pages of zeros are skipped, so that the kernel need not
+// Copies to memory that is all zero. Pieces of zeros are skipped, so that the kernel need not
 // allocate them.
 void CopyPages(char* target, const char* source, uint64_t bytes) {
-  for (uint64_t at = 0; at < bytes; at += kPage) {
-    if (!IsZero(source + at)) memcpy(target + at, source + at, kPage);
+  for (uint64_t at = 0; at < bytes; at += kPiece) {
+    if (!IsZero(source + at)) memcpy(target + at, source + at, kPiece);
   }
 }
 

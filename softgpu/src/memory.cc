@@ -79,7 +79,7 @@ CUresult MemoryTable::Create(MemoryKind kind, int ordinal, uint64_t bytes, bool 
   auto memory = std::make_unique<Memory>();
   memory->kind = kind;
   memory->ordinal = ordinal;
-  memory->bytes = RoundUp(bytes, kPage);
+  memory->bytes = RoundUp(bytes, kind == MemoryKind::kModule ? KernelPage() : kPage);
   memory->keep = keep;
   if (memory->bytes < bytes) return CUDA_ERROR_OUT_OF_MEMORY;
   Fd file;

@@ -63,7 +63,8 @@ struct Span {
   uint64_t begin = 0, end = 0;
 };
 
-// Returns the pages that stay writable (.data and .bss), relative to the load address.
+// Returns the pages that stay writable (.data and .bss), relative to the load address. The loader
+// maps no more than pages of the kernel: what follows the image may belong to something else.
 Span GlobalPages(const char* image) {
   const auto* header = reinterpret_cast<const Elf64_Ehdr*>(image);
   const auto* segments = reinterpret_cast<const Elf64_Phdr*>(image + header->e_phoff);
@@ -81,8 +82,8 @@ Span GlobalPages(const char* image) {
     if (all.end == 0) all.begin = begin;
     all.end = end;
   }
-  all.begin = all.begin / kPage * kPage;
-  all.end = RoundUp(all.end, kPage);
+  all.begin = all.begin / KernelPage() * KernelPage();
+  all.end = RoundUp(all.end, KernelPage());
   if (all.begin < relro.end) return {1, 0};  // would include a page of the loader
   return all;
 }

@@ -41,10 +41,11 @@ void CheckCriu(const Machine& machine, Findings& findings) {
 }
 
 constexpr Check kChecks[] = {
-    CheckPrograms,    CheckKernel,     CheckUserNamespace, CheckCriu,      CheckResourceLimits,
-    CheckPtraceScope, CheckDriver,     CheckGpus,          CheckMemory,    CheckHugePages,
-    CheckMemlock,     CheckRunFolder,  CheckImageStore,    CheckDiskSpeed, CheckAgent,
-    CheckMover,       CheckContainers,
+    CheckPrograms,       CheckKernel,          CheckUserNamespace, CheckCriu,
+    CheckResourceLimits, CheckVectorRegisters, CheckPtraceScope,   CheckDriver,
+    CheckGpus,           CheckMemory,          CheckHugePages,     CheckMemlock,
+    CheckRunFolder,      CheckImageStore,      CheckDiskSpeed,     CheckAgent,
+    CheckMover,          CheckContainers,
 };
 
 }  // namespace

@@ -39,6 +39,12 @@ constexpr Kind kMachine[] = {
      "CRIU stops programs by ptrace.", kAsRoot},
     {"criu-check", "CRIU's own check of the kernel", kImages,
      "The kernel lacks something that CRIU needs.", "`criu check` lists what is missing"},
+    {"vector-registers", "registers of arm64 processors that CRIU does not save", "",
+     "CRIU saves 16 bytes of each vector register, and no predicate registers (SVE, SME). A thread "
+     "that a dump stops between two such instructions continues with wrong values, also with "
+     "--leave-running. A thread that waits in a system call is safe. Suspend and resume do not use "
+     "CRIU.",
+     "boot the kernel with `arm64.nosve arm64.nosme`; programs then do not use them"},
     {"ptrace-scope", "Yama's restriction of ptrace", "suspend and resume by the agent, dump",
      "Stasis needs ptrace permission for a program to reach its agent. With 1, a user has this "
      "permission only for children of the same shell; with 2, only root has it; with 3, no user "

@@ -27,6 +27,19 @@ void CheckKernel(const Machine&, Findings& findings) {
   findings.push_back(Finding::Of("kernel", old ? Level::kCannot : Level::kOk, found));
 }
 
+// Only arm64 has a finding. There, CRIU 4.2.1 reads and writes NT_PRSTATUS and NT_PRFPREG.
+void CheckVectorRegisters(const Machine& machine, Findings& findings) {
+  auto features = ReadArm64Features(machine.options.root);
+  if (!features) return;
+  std::string found;
+  for (const char* name : {"sve", "sme"}) {
+    if ((" " + *features + " ").find(fmt::format(" {} ", name)) == std::string::npos) continue;
+    found += (found.empty() ? "the processor has " : " and ") + std::string(name);
+  }
+  findings.push_back(Finding::Of("vector-registers", found.empty() ? Level::kOk : Level::kWarning,
+                                 found.empty() ? "neither sve nor sme" : found));
+}
+
 void CheckUserNamespace(const Machine& machine, Findings& findings) {
   auto machines = IsMachinesUserNamespace(machine.options.root);
   if (!machines || *machines) {

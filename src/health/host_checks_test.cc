@@ -56,6 +56,18 @@ TEST_F(OtherMachine, PtraceScope) {
   EXPECT_EQ(Found(CheckPtraceScope), "ptrace-scope cannot");
 }
 
+TEST_F(OtherMachine, VectorRegisters) {
+  EXPECT_EQ(Found(CheckVectorRegisters), "") << "/proc/cpuinfo is missing";
+  Put("/proc/cpuinfo", "processor\t: 0\nflags\t\t: fpu avx2 avx512f\n");
+  EXPECT_EQ(Found(CheckVectorRegisters), "") << "an x86 processor";
+  Put("/proc/cpuinfo", "processor\t: 0\nFeatures\t: fp asimd svebf16 smei8i32\n");
+  EXPECT_EQ(Found(CheckVectorRegisters), "vector-registers ok") << "parts of names";
+  Put("/proc/cpuinfo", "processor\t: 0\nFeatures\t: fp asimd sve sve2 bti\n");
+  EXPECT_EQ(Found(CheckVectorRegisters), "vector-registers warning");
+  Put("/proc/cpuinfo", "processor\t: 0\nFeatures\t: fp sme\n\nprocessor\t: 1\n");
+  EXPECT_EQ(Found(CheckVectorRegisters), "vector-registers warning");
+}
+
 TEST_F(OtherMachine, UserNamespace) {
   Put("/proc/self/uid_map", "0 0 4294967295\n");
   EXPECT_EQ(Found(CheckUserNamespace), "user-namespace ok");

@@ -69,6 +69,15 @@ std::optional<Memory> ReadMemory(const std::string& root) {
   return memory;
 }
 
+std::optional<std::string> ReadArm64Features(const std::string& root) {
+  auto text = Read(root + "/proc/cpuinfo");
+  if (!text) return std::nullopt;
+  std::string_view features = After(*text, "Features");  // x86 has "flags"
+  features.remove_prefix(std::min(features.find_first_not_of(" \t:"), features.size()));
+  if (features.empty()) return std::nullopt;
+  return std::string(features);
+}
+
 std::optional<std::string> ReadHugePagePolicy(const std::string& root, const std::string& name) {
   auto text = Read(root + "/sys/kernel/mm/transparent_hugepage/" + name);
   if (!text) return std::nullopt;

@@ -28,6 +28,10 @@ std::optional<std::string> ReadHugePagePolicy(const std::string& root, const std
 // ptrace is not restricted further.
 std::optional<int> ReadPtraceScope(const std::string& root);
 
+// Returns the processor's features as an arm64 kernel names them, such as "fp asimd sve", or no
+// value on other processors.
+std::optional<std::string> ReadArm64Features(const std::string& root);
+
 // Returns true if all user ids map to themselves, as they do in the initial user namespace.
 std::optional<bool> IsMachinesUserNamespace(const std::string& root);
 

@@ -24,6 +24,7 @@ using Check = void (*)(const Machine&, Findings&);
 
 // Each check reports one kind of finding, or a few related kinds.
 void CheckKernel(const Machine&, Findings&);
+void CheckVectorRegisters(const Machine&, Findings&);
 void CheckUserNamespace(const Machine&, Findings&);
 void CheckResourceLimits(const Machine& machine, Findings& findings);
 void CheckPtraceScope(const Machine&, Findings&);
