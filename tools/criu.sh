@@ -49,10 +49,7 @@ build_own() {
     export PKG_CONFIG_SYSROOT_DIR="$place/sysroot" \
       PKG_CONFIG_LIBDIR="$place/sysroot/usr/lib/aarch64-linux-gnu/pkgconfig"
   fi
-  plugins=cuda_plugin
-  if has_amd_headers; then plugins="$plugins amdgpu_plugin"; fi
-  # shellcheck disable=SC2086  # several targets
-  make -C "$work"/criu-*/ "$@" -j "$(jobs_here)" NO_GNUTLS=1 criu $plugins >"$work/make.log" 2>&1 || {
+  make -C "$work"/criu-*/ "$@" -j "$(jobs_here)" NO_GNUTLS=1 criu cuda_plugin >"$work/make.log" 2>&1 || {
     tail -n 15 "$work/make.log" >&2
     die "CRIU $found could not be built; the output is in $work/make.log"
   }
@@ -62,7 +59,13 @@ build_own() {
   cp "$work"/criu-*/plugins/cuda/cuda_plugin.so "$plugin"
   if has_amd_headers; then
     mkdir -p "${amd_plugin%/*}"
-    cp "$work"/criu-*/plugins/amdgpu/amdgpu_plugin.so "$amd_plugin"
+    if make -C "$work"/criu-*/ "$@" -j "$(jobs_here)" NO_GNUTLS=1 amdgpu_plugin >>"$work/make.log" 2>&1; then
+      cp "$work"/criu-*/plugins/amdgpu/amdgpu_plugin.so "$amd_plugin"
+    else
+      # Only HIP programs need it.
+      tail -n 15 "$work/make.log" >"$no_amd_plugin"
+      note "CRIU's plugin for AMD GPUs could not be built; see ${no_amd_plugin#"$PWD/"}"
+    fi
   fi
   cp "$work"/criu-*/COPYING "$prefix/share/COPYING"
   cp "$archive" "$prefix/share/"
@@ -74,7 +77,8 @@ plugin=$prefix/lib/cuda_plugin.so
 # In a folder of its own, because CRIU loads every plugin of a folder.
 amd_plugin=$prefix/lib/amdgpu/amdgpu_plugin.so
 has_amd_headers() { ! cross && pkg-config --exists libdrm_amdgpu; }
-has_amd_plugin() { [ -f "$amd_plugin" ] || ! has_amd_headers; }
+no_amd_plugin=$prefix/lib/amdgpu-failed.log
+has_amd_plugin() { [ -f "$amd_plugin" ] || [ -f "$no_amd_plugin" ] || ! has_amd_headers; }
 own_will_do() { [ -x "$own" ] && [ -f "$plugin" ] && has_amd_plugin && at_least "$(version_of "$own")" "$least"; }
 system_will_do() {
   system=$(PATH=$PATH:/usr/sbin:/sbin command -v criu) && version=$(version_of "$system") &&

@@ -74,13 +74,13 @@ class Watch final : public AgentWatch {
     return Tell(&answer, Type::kRoom, sizeof(answer));
   }
 
-  Result<AgentUse> Use() override {
-    if (!asked_) {
-      Header request;
-      STASIS_TRY(Tell(&request, Type::kAskUse, sizeof(request)));
-      asked_ = true;
-    }
-    return use_;
+  const AgentUse& use() const override { return use_; }
+  Status AskUse() override {
+    if (asked_) return {};
+    Header request;
+    STASIS_TRY(Tell(&request, Type::kAskUse, sizeof(request)));
+    asked_ = true;
+    return {};
   }
 
   Status WillReturn() override {

@@ -70,9 +70,10 @@ class AgentWatch {
   // lack of memory, it waits again under a new number. A number that no longer waits is ignored.
   // Does not block.
   virtual Status Answer(uint64_t number, bool try_again) = 0;
-  // Returns the last answer about the use of the GPUs that Receive has read, and asks for a new
-  // one. All is zero before the first Receive. Does not block.
-  virtual Result<AgentUse> Use() = 0;
+  // The last answer about the use of the GPUs that Receive has read. All is zero before the first.
+  virtual const AgentUse& use() const = 0;
+  // Asks for a new answer. Does nothing if the last request was not answered yet. Does not block.
+  virtual Status AskUse() = 0;
   // Call this before a disconnection after which another watch will connect: allocations wait for
   // it, up to their longest wait. Does not block.
   virtual Status WillReturn() = 0;

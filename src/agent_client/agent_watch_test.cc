@@ -123,39 +123,34 @@ TEST_F(AgentWatchTest, KnowsTheLastUse) {
   const auto begin = AgentUse::Clock::now();
   ASSERT_TRUE(Greet());
   ASSERT_TRUE(watch_->Receive());
-  auto use = watch_->Use();
-  ASSERT_TRUE(use);
-  EXPECT_EQ(use->calls, 10u);
-  EXPECT_FALSE(use->in_call);
-  EXPECT_GE(use->last_use, begin) << "a use before the connection is unknown";
-  const auto first = use->last_use;
+  const AgentUse& use = watch_->use();
+  EXPECT_EQ(use.calls, 10u);
+  EXPECT_FALSE(use.in_call);
+  EXPECT_GE(use.last_use, begin) << "a use before the connection is unknown";
+  const auto first = use.last_use;
+  ASSERT_TRUE(watch_->AskUse());
   EXPECT_EQ(Hear(), Type::kAskUse);
-  ASSERT_TRUE(watch_->Use());
+  ASSERT_TRUE(watch_->AskUse());
   EXPECT_EQ(Hear(), Type{}) << "an agent that does not answer is not asked again";
 
   Say(wants);
   ASSERT_TRUE(watch_->Receive());
-  use = watch_->Use();
-  ASSERT_TRUE(use);
-  EXPECT_EQ(use->last_use, first);
-  EXPECT_GE(use->answered, first);
+  EXPECT_EQ(use.last_use, first);
+  EXPECT_GE(use.answered, first);
+  ASSERT_TRUE(watch_->AskUse());
   EXPECT_EQ(Hear(), Type::kAskUse);
 
   wants.in_call = 1;
   Say(wants);
   ASSERT_TRUE(watch_->Receive());
-  use = watch_->Use();
-  ASSERT_TRUE(use);
-  EXPECT_TRUE(use->in_call);
-  EXPECT_EQ(use->last_use, use->answered);
+  EXPECT_TRUE(use.in_call);
+  EXPECT_EQ(use.last_use, use.answered);
 
   wants.in_call = 0;
   wants.calls = 11;
   Say(wants);
   ASSERT_TRUE(watch_->Receive());
-  use = watch_->Use();
-  ASSERT_TRUE(use);
-  EXPECT_EQ(use->last_use, use->answered);
+  EXPECT_EQ(use.last_use, use.answered);
 }
 
 TEST_F(AgentWatchTest, IsRejectedWithTheAgentsReason) {

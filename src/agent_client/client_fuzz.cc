@@ -59,8 +59,8 @@ void Watch(UniqueFd socket, uint8_t what) {
   if ((what & 1) != 0) (void)(*watch)->Answer(what, (what & 2) != 0);
   for (auto wants = (*watch)->Receive(); wants; wants = (*watch)->Receive()) {
     Check(*wants);
-    const auto use = (*watch)->Use();
-    if (use) FuzzCheck(use->last_use <= use->answered);
+    (void)(*watch)->AskUse();
+    FuzzCheck((*watch)->use().last_use <= (*watch)->use().answered);
   }
 }
 

@@ -20,7 +20,7 @@ class FakeCommands : public Commands {
     for (const auto& [words, answer] : answers) {
       if (line.find(words) != std::string::npos) return answer;
     }
-    return {0, "exited with code 0", R"({"pid": 7, "log": "/log", "shared_bytes": 1048576})", ""};
+    return {0, "exited with code 0", R"({"pid": 7, "log": "/log", "shared_bytes": 100663296})", ""};
   }
   Ran Probe(const std::vector<std::string>& arguments, std::chrono::milliseconds) override {
     const std::string name = arguments.back();
@@ -94,7 +94,7 @@ TEST_F(KitTest, EverythingPassesAndNothingIsLeft) {
   EXPECT_TRUE(report_.passed());
   for (const Step& step : report_.steps) EXPECT_EQ(step.verdict, Verdict::kPassed) << step.id;
   EXPECT_EQ(commands_.library, "/hip.so");
-  EXPECT_EQ(Of("suspend-1").message, "1 MiB left the GPU");
+  EXPECT_EQ(Of("suspend-1").message, "96 MiB left the GPU");
   EXPECT_TRUE(commands_.removed);
   EXPECT_EQ(report_.steps.back().id, "clean-up");
   // The file names the step that runs, so that a crash of the machine shows it.
@@ -162,11 +162,27 @@ TEST_F(KitTest, ADriverOfAnotherVendorIsAFailure) {
   EXPECT_EQ(Of("stasis-gpus").message, "the driver is nvidia, not HIP's");
 }
 
-TEST_F(KitTest, WithoutTimeTheStepsAreSkippedAndTheRunCleansUp) {
+TEST_F(KitTest, WithoutTimeTheRunFailsAndCleansUp) {
   options_.limit = std::chrono::seconds(0);
   Perform();
+  EXPECT_FALSE(report_.passed());
   EXPECT_EQ(Of("dump").message, "no time was left");
   EXPECT_EQ(Of("clean-up").verdict, Verdict::kPassed);
+}
+
+TEST_F(KitTest, ACancelledRunFailsAndCleansUp) {
+  options_.cancelled = [] { return true; };
+  Perform();
+  EXPECT_FALSE(report_.passed());
+  EXPECT_EQ(Of("dump").message, "cancelled");
+  EXPECT_EQ(Of("clean-up").verdict, Verdict::kPassed);
+}
+
+TEST_F(KitTest, ASuspendThatMovesLittleIsAFailure) {
+  commands_.answers.push_back(
+      {"suspend", {0, "exited with code 0", R"({"shared_bytes": 4096})", ""}});
+  Perform();
+  EXPECT_EQ(Of("suspend-1").verdict, Verdict::kFailed);
 }
 
 TEST_F(KitTest, AProgramThatDoesNotEndIsKilled) {

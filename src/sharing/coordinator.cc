@@ -86,8 +86,11 @@ void Coordinator::SetWant(const std::string& id, uint64_t process, const Want& w
   Waiting& waiting = program.waiting[process];
   const bool same = HasAllocation(waiting.want) && HasAllocation(want) &&
                     waiting.want.allocation->number == want.allocation->number;
-  if (HasAllocation(want) && !same) waiting.allocation_since = now;
-  if (!HasAllocation(want)) waiting.grants = 0;
+  // An allocation that is tried again has another number, and nothing waits in between.
+  if (HasAllocation(want) && !same && want.allocation->attempts == 0) {
+    waiting.allocation_since = now;
+    waiting.grants = 0;
+  }
   waiting.want = want;
   UpdateWanted(id, program, now);
   if (HasAllocation(want)) {
@@ -406,9 +409,13 @@ Plan Coordinator::Next(Time now) {
   for (const auto& [token, hand] : hands_) {
     if (hand.released || hand.hand != Hand::kResume) continue;
     const Time until = hand.since + limits_.max_wait;
-    plan.look_again = std::min(plan.look_again.value_or(until), until);
+    // It may be over while a swap of the program is in progress.
+    if (until > now) plan.look_again = std::min(plan.look_again.value_or(until), until);
   }
   if (!AnyWaits()) return plan;
+  if (surveyed_ != Time::min() && surveyed_ + limits_.stale <= now) {
+    needed_ = std::max(needed_, surveyed_ + limits_.stale);
+  }
   plan.survey = surveyed_ < needed_;
   if (plan.survey) return plan;
   const Table table = MakeTable(now, false);
@@ -428,6 +435,7 @@ Plan Coordinator::Next(Time now) {
     if (time > now) plan.look_again = std::min(plan.look_again.value_or(time), time);
   };
   if (decision.look_again) look_again_at(*decision.look_again);
+  look_again_at(surveyed_ + limits_.stale);
   for (const auto& [id, program] : programs_) {
     look_again_at(program.held_until);
     if (!program.granted.empty()) look_again_at(program.granted_at + limits_.grant_takes);

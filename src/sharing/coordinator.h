@@ -22,6 +22,7 @@ struct Allocation {
   uint64_t number = 0;  // identifies it in the answer
   uint64_t bytes = 0;
   std::string gpu;
+  uint32_t attempts = 0;  // how often it was tried again after an answer, and failed
 };
 
 // What one process of a program waits for.
@@ -64,6 +65,8 @@ struct Limits {
   Time longest_hold = std::chrono::seconds(60);
   // How old a survey may be for a program that waits at its gate.
   Time fresh = std::chrono::milliseconds(500);
+  // How old a survey may be while a program waits: other programs may have freed memory since.
+  Time stale = std::chrono::seconds(5);
   // How long a granted allocation may take until surveys are believed to contain it.
   Time grant_takes = std::chrono::milliseconds(200);
 };

@@ -17,10 +17,11 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kConnectTimeout{2000};
 constexpr milliseconds kFirstRetry{50};
-constexpr int kMostAttempts = 10;
-constexpr int kMostNews = 8;  // of a process in one step
-// How often the use of the GPUs is read while a program is suspended.
-constexpr std::chrono::seconds kSampleInterval{1};
+constexpr int kMostDoublings = 9;  // of the time until the next retry
+constexpr int kMostNews = 8;       // of a process in one step
+// How often the use of the GPUs is read while a program is suspended: more often than
+// Settings::idle_after, or a program that is in use would seem idle.
+constexpr milliseconds kSampleInterval{500};
 constexpr std::chrono::seconds kRetrySurvey{1};
 constexpr std::chrono::seconds kRetrySignalFile{10};
 // A program may touch its signal file all the time.
@@ -190,12 +191,15 @@ void Manager::ReadWatches(Work& work) {
         ++version_;
         break;
       }
+      if (process.watch->use().answered != agent_client::AgentUse::Clock::time_point()) {
+        coordinator_.SetUsed(process.program, process.watch->use().last_use.time_since_epoch());
+      }
       if (!*wants) break;
       Want want;
       want.at_gate = (*wants)->thread_at_gate;
       if (const auto& allocation = (*wants)->allocation) {
-        want.allocation =
-            Allocation{allocation->number, allocation->bytes, outside_.gpu_name(allocation->gpu)};
+        want.allocation = Allocation{allocation->number, allocation->bytes,
+                                     outside_.gpu_name(allocation->gpu), allocation->attempts};
       }
       coordinator_.SetWant(process.program, pid, want, Now());
       ++version_;
@@ -222,7 +226,7 @@ bool Manager::IsInOtherHands(const std::string& id) const {
 void Manager::ConnectWatches(Work& work, Time now) {
   for (auto& [pid, process] : processes_) {
     if (process.watch != nullptr || process.connecting || process.retry_at > now ||
-        process.attempts >= kMostAttempts || IsInOtherHands(process.program)) {
+        IsInOtherHands(process.program)) {
       continue;
     }
     process.connecting = true;
@@ -250,7 +254,7 @@ void Manager::ConnectWatches(Work& work, Time now) {
           return;
         }
         if (watch) refused = std::move(*watch);
-        const Time pause = Time(kFirstRetry) * (1 << std::min(known.attempts++, 7));
+        const Time pause = Time(kFirstRetry) * (1 << std::min(known.attempts++, kMostDoublings));
         known.retry_at = Now() + pause;
       });
     });
@@ -272,10 +276,8 @@ void Manager::SampleUse(Time now) {
   if (!ask) return;
   sampled_ = now;
   for (auto& [pid, process] : processes_) {
-    if (process.watch == nullptr) continue;
-    auto use = process.watch->Use();
-    if (!use || use->answered == agent_client::AgentUse::Clock::time_point()) continue;
-    coordinator_.SetUsed(process.program, use->last_use.time_since_epoch());
+    // The answer is read with the agent's news. An error is found there too.
+    if (process.watch != nullptr) (void)process.watch->AskUse();
   }
 }
 

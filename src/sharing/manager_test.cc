@@ -69,7 +69,8 @@ class Watch final : public agent_client::AgentWatch {
     agent_.answers.emplace_back(number, try_again);
     return {};
   }
-  Result<agent_client::AgentUse> Use() override { return agent_client::AgentUse(); }
+  const agent_client::AgentUse& use() const override { return use_; }
+  Status AskUse() override { return {}; }
   Status WillReturn() override {
     std::lock_guard lock(agent_.mutex);
     agent_.returns = true;
@@ -78,6 +79,7 @@ class Watch final : public agent_client::AgentWatch {
 
  private:
   Agent& agent_;
+  agent_client::AgentUse use_;
 };
 
 // Two programs whose processes are this one and its parent, which are alive.
