@@ -76,7 +76,7 @@ int64_t NumberOf(const json& object, const char* key) {
 
 // The message of a failed command of Stasis.
 std::string ErrorOf(const Ran& ran, const json& document) {
-  const std::string message = TextOf(MemberOf(document, "error"), "message");
+  std::string message = TextOf(MemberOf(document, "error"), "message");
   if (!message.empty()) return message;
   return ran.err.empty() ? ran.how : FirstLine(ran.err);
 }
@@ -303,7 +303,9 @@ void Finish(Run& run, Step step, Found found, const Stopwatch& watch) {
   step.seconds = watch.Seconds();
   step.message = std::move(found.message);
   step.log = std::move(found.log);
-  step.result = std::move(found.result);
+  if (!found.result.is_null()) {
+    step.result = found.result.dump(-1, ' ', false, json::error_handler_t::replace);
+  }
   if (step.verdict == Verdict::kPassed) run.ok.insert(step.id);
   run.report.steps.push_back(std::move(step));
   run.options.done(run.report.steps.back());

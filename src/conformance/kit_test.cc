@@ -23,7 +23,7 @@ class FakeCommands : public Commands {
     return {0, "exited with code 0", R"({"pid": 7, "log": "/log", "shared_bytes": 100663296})", ""};
   }
   Ran Probe(const std::vector<std::string>& arguments, std::chrono::milliseconds) override {
-    const std::string name = arguments.back();
+    const std::string& name = arguments.back();
     if (auto found = facts.find(name); found != facts.end()) return found->second;
     return {0, "exited with code 0", name == "describe" ? "library /hip.so\n" : "true\n", ""};
   }

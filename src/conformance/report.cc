@@ -12,10 +12,9 @@ std::string Tail(const std::string& text, size_t most) {
 }
 
 nlohmann::json ToJson(const Step& step) {
-  nlohmann::json result = step.result;
-  if (result.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).size() >
-      kMaxResultBytes) {
-    result = nullptr;
+  nlohmann::json result;
+  if (!step.result.empty() && step.result.size() <= kMaxResultBytes) {
+    result = nlohmann::json::parse(step.result);
   }
   return {{"id", step.id},
           {"title", step.title},

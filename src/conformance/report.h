@@ -19,8 +19,8 @@ struct Step {
   Verdict verdict = Verdict::kSkipped;
   double seconds = 0;
   std::string message;
-  std::string log;        // output of the commands of a failed step
-  nlohmann::json result;  // the document that a command of Stasis printed; null if there is none
+  std::string log;     // output of the commands of a failed step
+  std::string result;  // the JSON document that a command of Stasis printed; empty if there is none
 };
 
 struct Report {

@@ -9,7 +9,7 @@ TEST(ReportTest, IsBounded) {
   Report report;
   Step step;
   step.message = step.log = std::string(64 << 10, 'x') + "the end";
-  step.result = {{"text", std::string(64 << 10, 'x')}};
+  step.result = nlohmann::json(std::string(64 << 10, 'x')).dump();
   report.steps.assign(30, step);
   report.machine.assign(1, {"name", std::string(64 << 10, 'y')});
   const auto document = ToJson(report);

@@ -278,6 +278,11 @@ Result<int> RestoreShim::AwaitCriuEnd(const Deadline& deadline) {
   return message.value;
 }
 
+std::optional<int> RestoreShim::AwaitRootEnd(const Deadline& deadline) {
+  if (!root_ended_) (void)Await(Kind::kRootEnded, deadline);
+  return root_ended_;
+}
+
 Status RestoreShim::Commit(const Deadline& deadline) {
   STASIS_TRY(Say({.kind = Kind::kCommit}));
   STASIS_TRY(AwaitAck(Kind::kCommit, deadline));

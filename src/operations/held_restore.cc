@@ -91,6 +91,7 @@ class HeldHost final : public RestoreHost {
     return {};
   }
   bool root_ended() const override { return !process::IsAlive(root_); }
+  std::optional<int> RootStatus(const Deadline&) override { return std::nullopt; }
   // Does not answer CRIU's request; Hold::Answer() does.
   Status Commit(const Deadline&) override {
     StopWatching();

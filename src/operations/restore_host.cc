@@ -30,6 +30,9 @@ class ShimHost final : public RestoreHost {
     return shim_.SetRoot(root, deadline);
   }
   bool root_ended() const override { return shim_.root_ended().has_value(); }
+  std::optional<int> RootStatus(const Deadline& deadline) override {
+    return shim_.AwaitRootEnd(deadline);
+  }
   Status Commit(const Deadline& deadline) override { return shim_.Commit(deadline); }
   Status Abort(const Deadline& deadline) override { return shim_.Abort(deadline); }
 

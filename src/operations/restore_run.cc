@@ -436,6 +436,13 @@ Status RestoreRun::CheckOnGpu() const {
   return {};
 }
 
+// A program without GPU data runs as soon as CRIU has restored it, and may have had little left to
+// do.
+bool RestoreRun::HasFinished() const {
+  const bool root_ended = host_->root_ended() || !process::IsAlive(root_);
+  return root_ended && host_->RootStatus(Deadline::In(kShimTimeout)) == 0;
+}
+
 // Names all processes that have ended, because it is unknown which of them ended first and caused
 // the others to end.
 Status RestoreRun::CheckNoneEnded() const {
@@ -490,6 +497,7 @@ Phase RestoreRun::Adopt() {
   return {.name = "adopt",
           .run = [this](PhaseScope&) -> Status {
             Status on_gpu = CheckOnGpu();
+            if (HasFinished()) return CommitToShim();
             // First report processes that have ended: the driver reports no state for them, and
             // that error would explain less.
             STASIS_TRY(CheckNoneEnded());

@@ -67,7 +67,7 @@ void Manager::Refresh() {
 }
 
 void Manager::InBackground(std::function<void()> task) {
-  auto run = [this, task] {
+  auto run = [this, task = std::move(task)] {
     task();
     TaskEnded();
   };
@@ -146,6 +146,7 @@ void Manager::Step(Work& work) {
   if ((survey_wanted_ || plan.survey) && !survey_runs_) {
     survey_wanted_ = false;
     survey_runs_ = true;
+    ++surveys_begun_;
     ++tasks_;
     work.emplace_back([this, now] {
       outside_.surveys.Start(
@@ -419,6 +420,7 @@ void Manager::SurveyEnded(Time began, Result<SurveyAnswer> answer) {
   {
     std::lock_guard lock(mutex_);
     survey_runs_ = false;
+    surveys_ended_ = surveys_begun_;
     if (answer) {
       answer->survey.began = began;
       surveyed_ = true;
@@ -429,6 +431,7 @@ void Manager::SurveyEnded(Time began, Result<SurveyAnswer> answer) {
       log::Write(log::Level::kWarn, "cannot survey the programs that share GPUs",
                  log::ErrorFields(answer.error()));
     }
+    survey_ended_.notify_all();
   }
   if (!answer) {
     // The cause is usually a limit. The pause keeps a busy machine from being asked in a loop.
@@ -494,8 +497,13 @@ std::string Manager::ProgramOf(process::HostPid pid) {
   return "";
 }
 
-bool Manager::HasHostRoom(uint64_t bytes) {
-  std::lock_guard lock(mutex_);
+bool Manager::HasHostRoom(uint64_t bytes, std::chrono::milliseconds limit) {
+  std::unique_lock lock(mutex_);
+  if (coordinator_.HasHostRoom(bytes)) return true;
+  const uint64_t next = surveys_begun_ + 1;
+  survey_wanted_ = true;
+  Wake();
+  survey_ended_.wait_for(lock, limit, [&] { return surveys_ended_ >= next; });
   return coordinator_.HasHostRoom(bytes);
 }
 

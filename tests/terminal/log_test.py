@@ -93,8 +93,14 @@ def piped_input(world):
     world.disown(child.pid)
     child.stdout.close()
     os.close(write)
-    job.restore()
+    # The program finds the end of its input and ends before it is adopted.
+    hold = world.folder / "hold"
+    hold.touch()
+    restore = world.begin("restore", job.image, "--job", job.name, env={"STASIS_FAULT": f"adopt:before:hold={hold}"})
     job.await_log("end of input")
+    hold.unlink()
+    demand(restore.wait().code == 0, f"{restore}")
+    demand(world.stasis("wait", job.name, expect=None).code == 0, f"{world.last}")
     for name in [j["id"] for j in world.stasis("ps", "-a", "--json").json()["jobs"] if j["id"] != job.name]:
         world.stasis("wait", name)
         world.stasis("delete", name)

@@ -40,6 +40,7 @@ class FakeHost final : public operations::RestoreHost {
     });
   }
   bool root_ended() const override { return !process::IsAlive(Root()); }
+  std::optional<int> RootStatus(const Deadline&) override { return std::nullopt; }
   Status Commit(const Deadline&) override {
     return log_.Run("host", "Commit", []() -> Status { return {}; });
   }
