@@ -5,6 +5,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <thread>
+
 #include "base/fd.h"
 
 namespace stasis {
@@ -68,6 +71,24 @@ TEST(Bounded, AQuestionThatHangsInAStepIsAbandoned) {
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error().code, Code::kDeadlineExceeded);
   EXPECT_NE(answer.error().message.find("remove a file"), std::string::npos);
+}
+
+TEST(Bounded, AnswersBesideThreadsThatAllocate) {
+  std::atomic<bool> done{false};
+  auto allocate = [&done] {
+    for (size_t size = 1; !done.load(); size = size * 3 % 100'003 + 1) std::string(size, 'x');
+  };
+  std::thread one(allocate), other(allocate);
+  for (int i = 0; i < 50; ++i) {
+    auto answer = AskBounded(
+        [](const NoteStep&) -> Result<std::string> { return std::string(10'000, 'y'); },
+        Deadline::In(std::chrono::seconds(10)));
+    EXPECT_TRUE(answer) << answer.error().ToString();
+    if (!answer) break;
+  }
+  done.store(true);
+  one.join();
+  other.join();
 }
 
 TEST(Bounded, ADeadChildIsReported) {
