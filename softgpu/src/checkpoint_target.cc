@@ -98,6 +98,8 @@ void UnmapHome(Memory* memory) {
 
 CUresult CheckpointProcess() {
   if (State() != CU_PROCESS_STATE_LOCKED) return CUDA_ERROR_ILLEGAL_STATE;
+  // Calls that only read the driver's state are not blocked.
+  std::lock_guard lock(driver().mutex);
   MemoryTable& table = driver().memory;
   for (auto& [memory, owned] : table.memories()) {
     if (memory->managed) return CUDA_ERROR_NOT_SUPPORTED;  // stays locked
@@ -189,6 +191,7 @@ CUresult Lost(CUresult why) {
 
 CUresult RestoreProcess(const CheckpointRequest& request) {
   if (State() != CU_PROCESS_STATE_CHECKPOINTED) return CUDA_ERROR_ILLEGAL_STATE;
+  std::lock_guard lock(driver().mutex);
   MemoryTable& table = driver().memory;
   for (auto& [memory, owned] : table.memories()) {
     if (memory->imported_handle) return Lost(CUDA_ERROR_NOT_SUPPORTED);

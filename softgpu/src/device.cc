@@ -112,6 +112,7 @@ CUresult cuDeviceGetName(char* name, int len, CUdevice device) {
 CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
   if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!Known(device)) return CUDA_ERROR_INVALID_DEVICE;
+  std::lock_guard lock(driver().mutex);
   memcpy(uuid->bytes, driver().devices[device].uuid, sizeof(uuid->bytes));
   return CUDA_SUCCESS;
 }

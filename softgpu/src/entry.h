@@ -13,7 +13,7 @@
 namespace softgpu {
 
 // The kinds of calls, as in abi/cuda/driver_functions.def.
-enum class Kind { Lookup, Init, Query, Poll, Object, Memory, Submit, Wait, Checkpoint };
+enum class Kind { Lookup, Init, Query, Held, Poll, Object, Memory, Submit, Wait, Checkpoint };
 
 inline thread_local bool t_per_thread_default = false;
 
@@ -39,10 +39,12 @@ CUresult Enter(const char* symbol, Kind kind, bool per_thread, F f) {
   if (!driver().initialised.load()) return CUDA_ERROR_NOT_INITIALIZED;
   if (kind == Kind::Checkpoint) return Guarded(f);
   if (OnStreamThread()) return CUDA_ERROR_NOT_PERMITTED;
-  const bool passes = (kind == Kind::Poll || kind == Kind::Wait) && LockLeaks();
-  const bool counted = kind != Kind::Wait && !passes;
-  if (passes) {
+  const bool leaks = (kind == Kind::Poll || kind == Kind::Wait) && LockLeaks();
+  const bool counted = kind != Kind::Query && kind != Kind::Wait && !leaks;
+  if (leaks) {
     EndIfCheckpointed(symbol);
+  } else if (kind == Kind::Query) {
+    // A lock does not block it.
   } else if (kind == Kind::Wait) {
     driver().gate.PassUncounted();
   } else {

@@ -48,7 +48,7 @@ TEST(Floor, IsLoweredAtReleaseAndBackAtOpen) {
     EXPECT_EQ(FreeBytes(), before) << "not before the release: an undo would have to wait for it";
     ASSERT_DONE(client->ExportAll(kLong));
     ASSERT_DONE(client->Release(kNot, kLong));
-    EXPECT_EQ(target.Ask("limit"), "1024") << "the program sees its own";
+    target.Say("limit");
     ASSERT_DONE(client->Status(kLong));
     const uint64_t floor = client->hello().devices[0].floor_bytes;
     EXPECT_EQ(FreeBytes(), before + floor);
@@ -58,9 +58,10 @@ TEST(Floor, IsLoweredAtReleaseAndBackAtOpen) {
       EXPECT_EQ(floor, 0u);
     }
     ASSERT_DONE(client->Map({}, {}, kLong));
+    EXPECT_FALSE(target.Speaks()) << "it waits at the gate";
     ASSERT_DONE(client->Open(kLong));
     EXPECT_EQ(FreeBytes(), before);
-    EXPECT_EQ(target.Ask("limit"), "1024");
+    EXPECT_EQ(target.Hear(), "1024") << "the program sees its own";
     ASSERT_DONE(client->Status(kLong));
     EXPECT_EQ(client->hello().devices[0].floor_bytes, 0u);
   }

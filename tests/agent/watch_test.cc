@@ -104,6 +104,21 @@ TEST(Watch, SeesAThreadAtTheGateOfASuspendedProgram) {
   }
 }
 
+// The agent would know nothing of a thread that waits in the driver.
+TEST(Watch, SeesAThreadThatTheLockWouldHold) {
+  Target target({"direct"});
+  auto watch = WatchOf(target);
+  ASSERT_NE(watch, nullptr);
+  EXPECT_FALSE(Next(*watch).thread_at_gate);
+  auto client = target.Connect();
+  ASSERT_DONE(client);
+  const agent_client::Export taken = Suspend(*client);
+  target.Say("limit");
+  EXPECT_TRUE(Next(*watch).thread_at_gate);
+  Resume(*client, taken);
+  EXPECT_EQ(target.Hear(), "1024");
+}
+
 // A new watch, perhaps of another daemon, learns what an earlier one knew.
 TEST(Watch, IsToldAtOnceWhatAlreadyWaits) {
   Target target({"direct"});
@@ -170,6 +185,7 @@ TEST(Watch, SeesTheUseOfTheGpu) {
   target.Ask("sync 0");
   auto watch = WatchOf(target);
   ASSERT_NE(watch, nullptr);
+  (void)Next(*watch);  // what the agent says at first, unasked
   const auto ask = [&] {
     const auto before = watch->use().answered;
     EXPECT_TRUE(watch->AskUse());

@@ -2,6 +2,7 @@
 checkpoint. Runs without an agent, by single driver steps, while every processor is busy.
 
   lock_probe.py DIST_DIR OUT_DIR      needs gcc and cuda.h; writes OUT_DIR/summary.txt and lock_probe.json
+  lock_probe.py DIST_DIR OUT_DIR queries     the functions that only read state, on a quiet machine
 """
 
 import os
@@ -21,6 +22,17 @@ cuMemGetInfo cuCtxGetCurrent cuCtxSetCurrent cuCtxGetDevice cuCtxGetLimit cuPoin
 cuMemGetAddressRange cuMemHostGetDevicePointer cuStreamGetFlags cuStreamGetCtx cuStreamIsCapturing
 cuDeviceGetAttribute cuDeviceGetUuid cuDevicePrimaryCtxGetState cuGetErrorString cuEventRecord
 cuMemsetD8Async cuLaunchHostFunc""".split()
+
+
+QUERIES = """cuDeviceGet cuDeviceGetCount cuDeviceGetName cuDeviceGetLuid cuDeviceTotalMem cuDeviceComputeCapability
+cuDeviceGetPCIBusId cuDeviceGetByPCIBusId cuDeviceCanAccessPeer cuDeviceGetP2PAttribute cuDeviceGetExecAffinitySupport
+cuCtxPushCurrent cuCtxGetFlags cuCtxGetId cuCtxGetApiVersion cuCtxGetCacheConfig cuCtxGetSharedMemConfig
+cuCtxGetStreamPriorityRange cuCtxGetExecAffinity cuModuleGetFunctionCount cuModuleEnumerateFunctions cuModuleGetFunction
+cuKernelGetLibrary cuFuncGetAttribute cuFuncGetModule cuFuncGetName cuFuncGetParamInfo cuFuncIsLoaded
+cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
+cuOccupancyMaxPotentialBlockSize cuOccupancyAvailableDynamicSMemPerBlock cuMemHostGetFlags cuPointerGetAttributes
+cuMemGetAccess cuMemGetAllocationGranularity cuMemGetAllocationPropertiesFromHandle cuStreamGetPriority cuStreamGetId
+cuStreamGetDevice cuStreamGetCaptureInfo cuThreadExchangeStreamCaptureMode cuGraphGetNodes""".split()
 
 
 class Probe:
@@ -69,9 +81,10 @@ def main():
                  f"-L{cuda}/lib64/stubs", "-lcuda", "-lpthread"], 60)
     demand(built.code == 0, built.err)
     report.facts["command"] = " ".join(sys.argv)
-    busy = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(2 * os.cpu_count())]
+    queries = sys.argv[3:] == ["queries"]
+    busy = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(0 if queries else 2 * os.cpu_count())]
     try:
-        for call in CALLS:
+        for call in QUERIES if queries else CALLS:
             probe = Probe(machine, program, call)
             try:
                 report.step(call, report.left_s(), probe.walk)

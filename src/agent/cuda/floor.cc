@@ -17,10 +17,7 @@ struct Lowered {
   uint64_t bytes;
 };
 
-// Never held during a driver call.
-Mutex g_mutex;
 Vector<Lowered> g_lowered;
-std::atomic<uint64_t> g_changes{0};
 
 size_t IndexOf(CUcontext context) {
   return g_lowered.FindIf([&](const Lowered& lowered) { return lowered.context == context; });
@@ -32,10 +29,8 @@ uint64_t FreeBytes() {
 }
 
 void Forget(CUcontext context) {
-  Lock lock(g_mutex);
   size_t i = IndexOf(context);
   if (i < g_lowered.size()) g_lowered.Erase(i);
-  g_changes.fetch_add(1);
 }
 
 void Lower(CUcontext context, CUdevice device) {
@@ -44,18 +39,11 @@ void Lower(CUcontext context, CUdevice device) {
       real::cuCtxGetLimit(&own, CU_LIMIT_STACK_SIZE) != CUDA_SUCCESS || own <= kLowest) {
     return;
   }
-  {
-    // Record the value before the limit changes: from now on cuCtxGetLimit answers with the
-    // recorded value.
-    Lock lock(g_mutex);
-    if (IndexOf(context) < g_lowered.size() || !g_lowered.Push({context, device, own, 0})) return;
-    g_changes.fetch_add(1);
-  }
+  if (IndexOf(context) < g_lowered.size() || !g_lowered.Push({context, device, own, 0})) return;
   DeviceAt(device);  // probes the device, so that HelloReply lists it
   const uint64_t before = FreeBytes();
   if (real::cuCtxSetLimit(CU_LIMIT_STACK_SIZE, kLowest) != CUDA_SUCCESS) return Forget(context);
   const uint64_t after = FreeBytes();
-  Lock lock(g_mutex);
   if (after > before) g_lowered[IndexOf(context)].bytes = after - before;
 }
 
@@ -71,7 +59,6 @@ void LowerFloor() {
 
 CUresult RaiseFloor() {
   CUresult error = CUDA_SUCCESS;
-  // Only this thread changes the list.
   for (size_t i = g_lowered.size(); i-- > 0;) {
     const Lowered lowered = g_lowered[i];
     CUresult r = real::cuCtxSetCurrent(lowered.context);
@@ -86,37 +73,13 @@ CUresult RaiseFloor() {
 }
 
 uint64_t FloorBytes(CUdevice device) {
-  Lock lock(g_mutex);
   uint64_t bytes = 0;
   for (const Lowered& lowered : g_lowered) bytes += lowered.device == device ? lowered.bytes : 0;
   return bytes;
 }
 
 void ResetFloor() {
-  g_mutex.ResetAfterFork();
   g_lowered.AbandonAfterFork();
-}
-
-// This hook passes no gate, so the program may call it between suspend and resume, and while the
-// agent changes the limits.
-STASIS_EXPORT CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
-  CUcontext current = nullptr;
-  if (limit != CU_LIMIT_STACK_SIZE || value == nullptr ||
-      real::cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) {
-    return real::cuCtxGetLimit(value, limit);
-  }
-  for (;;) {
-    const uint64_t changes = g_changes.load();
-    {
-      Lock lock(g_mutex);
-      if (size_t i = IndexOf(current); i < g_lowered.size()) {
-        *value = g_lowered[i].own;
-        return CUDA_SUCCESS;
-      }
-    }
-    CUresult r = real::cuCtxGetLimit(value, limit);
-    if (r != CUDA_SUCCESS || g_changes.load() == changes) return r;
-  }
 }
 
 }  // namespace stasis::agent

@@ -23,6 +23,7 @@ namespace stasis::agent {
 #define STASIS_WRAP_Lookup(symbol, parameters, arguments)
 #define STASIS_WRAP_Init STASIS_WRAP_Lookup
 #define STASIS_WRAP_Query STASIS_WRAP_Lookup
+#define STASIS_WRAP_Held STASIS_ASKING
 #define STASIS_WRAP_Poll STASIS_ASKING
 #define STASIS_WRAP_Wait STASIS_WRAP_Lookup
 #define STASIS_WRAP_Checkpoint STASIS_WRAP_Lookup
@@ -60,6 +61,7 @@ void* Pointer(F* function) {
 #define STASIS_POINT_Lookup STASIS_NONE
 #define STASIS_POINT_Init STASIS_NONE
 #define STASIS_POINT_Query STASIS_NONE
+#define STASIS_POINT_Held STASIS_OURS
 #define STASIS_POINT_Poll STASIS_OURS
 #define STASIS_POINT_Wait STASIS_NONE
 #define STASIS_POINT_Checkpoint STASIS_NONE
@@ -69,8 +71,9 @@ void* Pointer(F* function) {
 
 // The kinds in driver_functions.def, as values of Function::vital.
 // NOLINTBEGIN(readability-identifier-naming)
-constexpr bool Lookup = false, Init = false, Query = false, Poll = true, Wait = false,
-               Checkpoint = false, Object = false, Memory = true, Submit = true, Same = false;
+constexpr bool Lookup = false, Init = false, Query = false, Held = false, Poll = true,
+               Wait = false, Checkpoint = false, Object = false, Memory = true, Submit = true,
+               Same = false;
 // NOLINTEND(readability-identifier-naming)
 
 }  // namespace

@@ -318,8 +318,8 @@ struct MustHook {
   bool at[kFunctionCount] = {};
   constexpr MustHook() {
     // NOLINTBEGIN(readability-identifier-naming): the names are those of the table's kinds
-    constexpr bool Lookup = false, Init = false, Query = false, Poll = true, Wait = true,
-                   Checkpoint = false, Object = true, Memory = true, Submit = true;
+    constexpr bool Lookup = false, Init = false, Query = false, Held = false, Poll = true,
+                   Wait = true, Checkpoint = false, Object = true, Memory = true, Submit = true;
     // NOLINTEND(readability-identifier-naming)
 #define STASIS_DRIVER_FN(symbol, since, kind, parameters, arguments) at[k_##symbol] = kind;
 #include "abi/cuda/driver_functions.def"
