@@ -151,7 +151,7 @@ Result<std::unique_ptr<ShareService>> ShareService::Start(const config::Settings
 
 Status ShareService::Note(const Caller& caller, const v1::WorkerRequest& work, bool starting,
                           uint64_t bytes) {
-  if (starting && !manager_->HasHostRoom(bytes)) {
+  if (starting && !manager_->HasHostRoom(bytes, 2 * kSurveyTimeout)) {
     return Fail(Code::kResourceExhausted,
                 "host memory does not suffice for the data of one more program that shares GPUs",
                 "end or dump one of those that `stasis share` lists, raise share.host_memory, or "
@@ -267,13 +267,18 @@ Result<sharing::SurveyAnswer> ShareService::SurveyAll() {
   static constexpr char kOwn[] = "own";
   const auto owners = owners_.All();
   SurveyWorkers workers;
-  if (!owners.empty()) workers.Ask(kOwn, own_, /*gpus=*/true);
+  auto await = [&workers] {
+    for (const std::string& late : workers.Await()) {
+      log::Write(log::Level::kWarn, "a survey of shared GPUs was late", {{"owner", late}});
+    }
+  };
   for (const auto& [entry, owner] : owners) {
     if (!IsPaused(entry)) workers.Ask(entry, owner.work, /*gpus=*/false);
   }
-  for (const std::string& late : workers.Await()) {
-    log::Write(log::Level::kWarn, "a survey of shared GPUs was late", {{"owner", late}});
-  }
+  await();
+  // Afterwards, because the owners' workers free the arenas of programs that have ended.
+  if (!owners.empty()) workers.Ask(kOwn, own_, /*gpus=*/true);
+  await();
   ShareAnswer answer(BelongsTo);
   // The figures of the machine come from the daemon's own worker, because users can change theirs.
   if (auto own = workers.answers().find(kOwn); own != workers.answers().end()) {

@@ -225,6 +225,8 @@ Result<v1::ShareSurvey> SurveyShares(Call& call, const v1::SurveySharesRequest& 
     }
     return survey;
   }
+  // Data of programs that were killed while they were suspended.
+  if (auto arenas = gpu_state::ExistingArenas(call.paths)) (void)arenas->Sweep();
   const auto agents = std::make_shared<gpu_state::SurveyAgents>(services.agents);
   services.agents = agents;
   const jobs::Store store(call.paths.jobs());

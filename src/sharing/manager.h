@@ -80,7 +80,8 @@ class Manager {
   bool IsShared(const std::string& id);
   // Returns the program to which a process belongs, or an empty string.
   std::string ProgramOf(process::HostPid pid);
-  bool HasHostRoom(uint64_t bytes);
+  // If the last survey says no, asks for a new one and waits for it, at most for `limit`.
+  bool HasHostRoom(uint64_t bytes, std::chrono::milliseconds limit);
 
   struct Picture {
     uint64_t version = 0;
@@ -152,6 +153,8 @@ class Manager {
   bool survey_wanted_ = true;
   bool survey_runs_ = false;
   bool surveyed_ = false;           // once at least
+  uint64_t surveys_begun_ = 0, surveys_ended_ = 0;
+  std::condition_variable survey_ended_;
   int tasks_ = 0;                   // surveys, swaps and background threads that have not ended
   Work later_;                      // for the next step
   std::optional<Time> decide_at_;   // the decision may change then

@@ -226,6 +226,18 @@ TEST_F(ManagerTest, AnAllocationIsAnswered) {
   EXPECT_EQ(StateOf("old"), State::kContextKept);
 }
 
+TEST_F(ManagerTest, HostMemoryThatAnEndedProgramHasFreedIsFound) {
+  programs_["old"].memory["gpu0"].data = 2000;
+  Start();
+  AwaitConnected();
+  EXPECT_FALSE(manager_->HasHostRoom(1, seconds(20)));
+  {
+    std::lock_guard lock(mutex_);
+    programs_.erase("old");
+  }
+  EXPECT_TRUE(manager_->HasHostRoom(1, seconds(20)));
+}
+
 TEST_F(ManagerTest, AFailedSwapIsTriedAgainLaterAndNotInALoop) {
   failures_ = 2;
   Start();
