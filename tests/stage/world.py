@@ -74,6 +74,11 @@ class Command:
         return "\n".join(part.rstrip() for part in parts if part)
 
 
+# Where /run is no tmpfs, every CRIU tests at its start what the kernel can do. If it is killed in that moment, it leaves
+# this mount.
+CRIU_PROBE = "/tmp/.criu.move_mount_set_group."
+
+
 class World:
     def __init__(self, build, devices=1, memory="1G", keep=False, daemon=False, uid=0, capabilities=()):
         """`daemon`: a daemon executes the commands, one for each of their environments. `uid`: the
@@ -269,6 +274,10 @@ class World:
         # may leave podman's storage mounted.
         expected = {*self._mounts, str(self.arenas), "/var/lib/containers/storage/overlay"}
         new = [m for m in isolate.mounts() if m not in expected]
+        for probe in [m for m in new if m.startswith(CRIU_PROBE)]:
+            isolate.unmount(probe)
+            os.rmdir(probe)
+            new.remove(probe)
         return found + [f"mount {m}" for m in new]
 
     def has_begun(self, phase):
