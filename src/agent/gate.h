@@ -5,7 +5,8 @@
 // call may wait for work of a thread that is blocked at the gate. Seal stops them when the work is
 // done. The driver's own lock does not block all of them, and cuStreamQuery reads memory that the
 // driver's checkpoint removes. Calls that the driver's lock would block (kind Held) ask too: a
-// thread that waits at the gate shows that the program wants its GPU, but one in the driver does not.
+// thread that waits at the gate shows that the program wants its GPU, but one in the driver does
+// not.
 //
 // Two words suffice. A thread announces itself (its own `inside`) and then loads the gate's word;
 // the closer closes the gate and then loads every `inside`. If both store before they load, at

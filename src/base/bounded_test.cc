@@ -80,9 +80,9 @@ TEST(Bounded, AnswersBesideThreadsThatAllocate) {
   };
   std::thread one(allocate), other(allocate);
   for (int i = 0; i < 50; ++i) {
-    auto answer = AskBounded(
-        [](const NoteStep&) -> Result<std::string> { return std::string(10'000, 'y'); },
-        Deadline::In(std::chrono::seconds(10)));
+    auto answer =
+        AskBounded([](const NoteStep&) -> Result<std::string> { return std::string(10'000, 'y'); },
+                   Deadline::In(std::chrono::seconds(10)));
     EXPECT_TRUE(answer) << answer.error().ToString();
     if (!answer) break;
   }

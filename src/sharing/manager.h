@@ -152,7 +152,7 @@ class Manager {
   uint64_t next_token_ = 1;
   bool survey_wanted_ = true;
   bool survey_runs_ = false;
-  bool surveyed_ = false;           // once at least
+  bool surveyed_ = false;  // once at least
   uint64_t surveys_begun_ = 0, surveys_ended_ = 0;
   std::condition_variable survey_ended_;
   int tasks_ = 0;                   // surveys, swaps and background threads that have not ended

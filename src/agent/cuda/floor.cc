@@ -78,8 +78,6 @@ uint64_t FloorBytes(CUdevice device) {
   return bytes;
 }
 
-void ResetFloor() {
-  g_lowered.AbandonAfterFork();
-}
+void ResetFloor() { g_lowered.AbandonAfterFork(); }
 
 }  // namespace stasis::agent

@@ -71,9 +71,8 @@ void* Pointer(F* function) {
 
 // The kinds in driver_functions.def, as values of Function::vital.
 // NOLINTBEGIN(readability-identifier-naming)
-constexpr bool Lookup = false, Init = false, Query = false, Held = false, Poll = true,
-               Wait = false, Checkpoint = false, Object = false, Memory = true, Submit = true,
-               Same = false;
+constexpr bool Lookup = false, Init = false, Query = false, Held = false, Poll = true, Wait = false,
+               Checkpoint = false, Object = false, Memory = true, Submit = true, Same = false;
 // NOLINTEND(readability-identifier-naming)
 
 }  // namespace
