@@ -15,6 +15,8 @@ from s3_server import BUCKET, Host, Server, add  # noqa: E402
 
 
 def run(world):
+    # Deleted objects stay for a while, and a full server answers nothing any more.
+    os.environ.setdefault("MEMSTORE_BYTES", str(8 << 30))
     server = Server(world, "radosgw", os.environ.get("STORE", "memory"))
     try:
         host = Host(world, "a", server)

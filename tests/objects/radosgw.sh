@@ -9,7 +9,7 @@ set -eu
 folder=$1
 case ${2:-memory} in
   memory) store='osd objectstore = memstore
-memstore device bytes = 1073741824' ;;
+memstore device bytes = '${MEMSTORE_BYTES:-1073741824} ;;
   disk) store='osd objectstore = bluestore
 bluestore block create = true
 bluestore block size = 8589934592
