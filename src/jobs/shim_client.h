@@ -79,7 +79,7 @@ class RestoreShim {
   Result<int> AwaitCriuEnd(const Deadline& deadline);
   // Returns the root's wait status if the shim has reported its end before the commit.
   std::optional<int> root_ended() const { return root_ended_; }
-  // The same, for a root that is known to have ended: waits for the report.
+  // Waits for that report and returns the status. The root must have ended.
   std::optional<int> AwaitRootEnd(const Deadline& deadline);
   // Commits the restore: the tree now belongs to the job, and the shim records it and no longer
   // depends on this object.

@@ -25,7 +25,8 @@ class RestoreHost {
   virtual Result<std::unique_ptr<criu::CriuSession>> ConnectCriu(const Deadline& deadline) = 0;
   virtual Status SetRoot(const process::ProcessId& root, const Deadline& deadline) = 0;
   virtual bool root_ended() const = 0;
-  // The wait status of the root, which has ended; none if it cannot be known.
+  // Returns the wait status of the root, which must have ended. Returns nothing if it cannot be
+  // known.
   virtual std::optional<int> RootStatus(const Deadline& deadline) = 0;
   virtual Status Commit(const Deadline& deadline) = 0;
   virtual Status Abort(const Deadline& deadline) = 0;

@@ -105,7 +105,7 @@ class RestoreRun {
   Status AwaitData(plan::PhaseScope& scope) const;
   // Check the restored program.
   Status CheckOnGpu() const;
-  // Whether the program has ended with exit code 0.
+  // Returns true if the program has ended with exit code 0.
   bool HasFinished() const;
   Status CheckNoneEnded() const;
   // Returns true if CRIU reads copies of the image's files: pages must be unpacked, and the files

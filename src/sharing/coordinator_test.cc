@@ -32,6 +32,14 @@ class CoordinatorTest : public ::testing::Test {
     return bytes;
   }
 
+  // "old" has the GPU, on which "new" does not fit beside it, and has been idle for a while.
+  void AddOneOfTwo() {
+    Add("old", 60);
+    Add("new", 60, State::kSuspended);
+    Look();
+    Pass(seconds(10));
+  }
+
   void Look() {
     Survey survey;
     survey.began = now_;
@@ -217,10 +225,7 @@ TEST_F(CoordinatorTest, AnAllocationThatFailsInSpiteOfRoomEndsAtLast) {
 }
 
 TEST_F(CoordinatorTest, AProgramWhoseSwapFailedIsLeftAloneForALongerAndLongerTime) {
-  Add("old", 60);
-  Add("new", 60, State::kSuspended);
-  Look();
-  Pass(seconds(10));
+  AddOneOfTwo();
   AtGate("new");
   Time pause{0};
   for (int failure = 0; failure < 3; ++failure) {
@@ -261,10 +266,7 @@ TEST_F(CoordinatorTest, AProgramThatCannotLeaveStays) {
 }
 
 TEST_F(CoordinatorTest, AProgramThatEndsAtTheGateIsForgotten) {
-  Add("old", 60);
-  Add("new", 60, State::kSuspended);
-  Look();
-  Pass(seconds(10));
+  AddOneOfTwo();
   AtGate("new");
   ASSERT_EQ(Swaps(Next()), "suspend old");
   programs_.erase("new");
@@ -314,10 +316,7 @@ TEST_F(CoordinatorTest, ASuspendByHandWins) {
 }
 
 TEST_F(CoordinatorTest, AResumeByHandGetsRoomAtOnce) {
-  Add("old", 60);
-  Add("new", 60, State::kSuspended);
-  Look();
-  Pass(seconds(10));
+  AddOneOfTwo();
   coordinator_.SetUsed("old", now_);
   coordinator_.HandBegan(1, "new", Hand::kResume, now_);
   Plan plan = Next();
@@ -330,10 +329,7 @@ TEST_F(CoordinatorTest, AResumeByHandGetsRoomAtOnce) {
 }
 
 TEST_F(CoordinatorTest, AnOperationByHandWaitsForTheSwapInProgress) {
-  Add("old", 60);
-  Add("new", 60, State::kSuspended);
-  Look();
-  Pass(seconds(10));
+  AddOneOfTwo();
   AtGate("new");
   ASSERT_EQ(Swaps(Next()), "suspend old");
   coordinator_.HandBegan(1, "old", Hand::kOther, now_);
@@ -347,10 +343,7 @@ TEST_F(CoordinatorTest, AnOperationByHandWaitsForTheSwapInProgress) {
 }
 
 TEST_F(CoordinatorTest, ADumpKeepsAProgramOnTheGpu) {
-  Add("old", 60);
-  Add("new", 60, State::kSuspended);
-  Look();
-  Pass(seconds(10));
+  AddOneOfTwo();
   coordinator_.HandBegan(1, "old", Hand::kOther, now_);
   ASSERT_EQ(Next().released.size(), 1u);
   AtGate("new");
@@ -498,10 +491,7 @@ TEST_F(CoordinatorTest, MemoryThatOthersHaveFreedIsFound) {
 }
 
 TEST_F(CoordinatorTest, ATimeThatHasPassedIsNotAwaited) {
-  Add("old", 60);
-  Add("new", 60, State::kSuspended);
-  Look();
-  Pass(seconds(10));
+  AddOneOfTwo();
   AtGate("new");
   ASSERT_EQ(Swaps(Next()), "suspend old");
   coordinator_.HandBegan(1, "old", Hand::kResume, now_);

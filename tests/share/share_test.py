@@ -146,7 +146,9 @@ def run(world):
     an_allocation_that_needs_room(world)
     two_over_two_gpus(world)
     six_on_a_gpu_for_two(world, daemon)
-    world.stasis("arena", "free")  # of programs that were killed while they were suspended
+    # Some were killed while they were suspended.
+    wait_until(lambda: not any(world.arenas.glob("[0-9]*.data")), PATIENCE_S,
+               lambda: f"data of programs that have ended is not freed: {world.stasis('arena', 'ls')}")
     daemon.drain()
 
 

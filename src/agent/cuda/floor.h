@@ -2,7 +2,8 @@
 // driver saves for an idle context. So the limits are lowered before the driver's checkpoint and
 // restored before the program continues. The program always sees its own values.
 //
-// Only the control thread calls these functions, while the gate is closed and sealed.
+// Only the control thread calls these functions; LowerFloor and RaiseFloor while the gate is closed
+// and sealed.
 // The limits of the heap and the print buffer are not lowered: both have contents, and the driver
 // refuses to change their limits after the first use.
 #pragma once
