@@ -1,7 +1,7 @@
 // Part of unit test programs under AddressSanitizer. A forked child may find the sanitizer's
 // allocator locked by a thread that the child does not have, and then hangs at its next allocation.
-// glibc's allocator has no such problem, so released programs may fork beside threads. Not for newer
-// versions of clang, which may lock the allocator around fork themselves.
+// glibc's allocator has no such problem, so released programs may fork beside threads. Newer
+// versions of clang, which may lock the allocator around fork themselves, do not use this file.
 
 #include <pthread.h>
 

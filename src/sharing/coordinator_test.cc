@@ -422,6 +422,7 @@ TEST_F(CoordinatorTest, HostMemoryIsAskedForBeforeAProgramStarts) {
   Look();
   EXPECT_TRUE(coordinator_.HasHostRoom(30));
   EXPECT_FALSE(coordinator_.HasHostRoom(31));
+  EXPECT_FALSE(coordinator_.HasHostRoom(UINT64_MAX));
 }
 
 TEST_F(CoordinatorTest, DataGoesToFilesWhenHostMemoryIsUsedUp) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "base/log.h"
 
@@ -50,7 +51,14 @@ Manager::~Manager() {
   Wake();
   thread_.Join();
   std::unique_lock lock(mutex_);
-  idle_.wait(lock, [this] { return tasks_ == 0; });
+  while (tasks_ > 0) {
+    // The end of a survey may plan work. It counts as a task, and the thread no longer does it.
+    Work work = std::exchange(later_, {});
+    lock.unlock();
+    for (auto& call : work) call();
+    lock.lock();
+    idle_.wait(lock, [this] { return tasks_ == 0 || !later_.empty(); });
+  }
 }
 
 void Manager::Wake() const {

@@ -238,6 +238,21 @@ TEST_F(ManagerTest, HostMemoryThatAnEndedProgramHasFreedIsFound) {
   EXPECT_TRUE(manager_->HasHostRoom(1, seconds(20)));
 }
 
+TEST_F(ManagerTest, EndsRightAfterASurveyThatMissesAProgram) {
+  const Facts old = programs_["old"];
+  for (int round = 0; round < 30; ++round) {
+    Start();
+    AwaitConnected();
+    {
+      std::lock_guard lock(mutex_);
+      programs_.erase("old");
+    }
+    (void)manager_->HasHostRoom(5000, seconds(20));
+    manager_.reset();
+    programs_["old"] = old;
+  }
+}
+
 TEST_F(ManagerTest, AFailedSwapIsTriedAgainLaterAndNotInALoop) {
   failures_ = 2;
   Start();

@@ -342,8 +342,14 @@ Time Turn(const Settings& settings, const Program& program, const Program& waiti
 }
 
 bool HostHasRoom(const Table& table, uint64_t bytes) {
-  for (const Program& program : table.programs) bytes += DataBytes(program) + AskedBytes(program);
-  return bytes <= table.host_bytes;
+  uint64_t left = table.host_bytes;
+  for (const Program& program : table.programs) {
+    for (const uint64_t used : {DataBytes(program), AskedBytes(program)}) {
+      if (used > left) return false;
+      left -= used;
+    }
+  }
+  return bytes <= left;
 }
 
 Decision Decide(const Table& table) { return Decider(table).Run(); }

@@ -105,7 +105,14 @@ def an_allocation_that_needs_room(world):
     wait_until(lambda: world.gpus()[0]["free_bytes"] > 200 << 20, PATIENCE_S, lambda: str(world.gpus()))
     world.stasis("restore", idle.name)
     await_shares(world, lambda all_shares: all_shares.get(idle.name, {}).get("pinned"), "the pin is lost")
+    world.stasis("suspend", idle.name)
+    demand(any(data_in(world)), "a suspended program has no data")
     idle.end()
+    wait_until(lambda: not any(data_in(world)), PATIENCE_S, "the data of a program that was killed is not freed")
+
+
+def data_in(world):
+    return world.arenas.glob("[0-9]*.data")
 
 
 def by_hand(world, idle):
@@ -146,9 +153,6 @@ def run(world):
     an_allocation_that_needs_room(world)
     two_over_two_gpus(world)
     six_on_a_gpu_for_two(world, daemon)
-    # Some were killed while they were suspended.
-    wait_until(lambda: not any(world.arenas.glob("[0-9]*.data")), PATIENCE_S,
-               lambda: f"data of programs that have ended is not freed: {world.stasis('arena', 'ls')}")
     daemon.drain()
 
 
