@@ -174,8 +174,8 @@ void RegisterRun(App app, const std::function<void(Action)>& select) {
                  "which is slower");
   verb->add_option("--env", options->environment,
                    "Set a variable of the program's environment; may be repeated")
-      ->expected(1, 1)
-      ->option_text("NAME=VALUE ...");
+      ->repeatable()
+      ->option_text("NAME=VALUE");
   verb->add_flag("--or-restore", options->or_restore,
                  "If a job of this name was dumped and has not finished, restore its newest image "
                  "that can be restored, instead of starting the program");

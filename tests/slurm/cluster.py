@@ -86,6 +86,7 @@ class Cluster:
         self._add_address()
         self._add_user()
         self._add_driver()
+        self.world.accept_mounts()
         self._configure()
         self._start_munge()
         self._daemon("slurmctld", "slurmctld", "-D", "-c")
@@ -230,20 +231,33 @@ class Job:
 
     def await_output(self, pattern):
         expression = re.compile(pattern, re.M)
-        return wait_until(lambda: expression.search(self.output()), SOON_S,
-                          lambda: f"job {self.id} did not print {pattern}:\n{self.tell()}")
+
+        def look():
+            ended = self.state() in ENDED  # must precede the read of the last output
+            found = expression.search(self.output())
+            demand(found or not ended, lambda: f"job {self.id} ended and did not print {pattern}:\n{self.tell()}")
+            return found
+        return wait_until(look, SOON_S, lambda: f"job {self.id} did not print {pattern}:\n{self.tell()}")
 
     def tell(self):
-        return f"{self.output()[-3000:]}\n{self.cluster.logs()}"
+        return f"The output of job {self.id}:\n{self.output()[-3000:]}"
 
     # A counter.
 
     def send(self, text):
+        """Returns the answer to a packet. While the counter is not there, packets to it are refused."""
         port = self.await_output(r"^PORT (\d+)$")[1]
-        done = subprocess.run([self.cluster.world.workloads / "udp_send", "--timeout", str(SOON_S * 1000), port, text],
-                              text=True, capture_output=True, check=False)
-        demand(done.returncode == 0, lambda: f"no answer to {text}: {done.stderr}\n{self.tell()}")
-        return done.stdout.strip()
+
+        def ask():
+            done = subprocess.run([self.cluster.world.workloads / "udp_send", "--timeout", "60000", port, text],
+                                  text=True, capture_output=True, check=False)
+            if done.returncode == 0:
+                return done.stdout.strip()
+            state = self.state()
+            demand("refused" in done.stderr and state not in ENDED,
+                   lambda: f"no answer to {text}, job {self.id} is {state}: {done.stderr}\n{self.tell()}")
+            return None
+        return wait_until(ask, SOON_S, lambda: f"no answer to {text}, job {self.id} is {self.state()}\n{self.tell()}")
 
     def expect_count(self):
         """Checks that the count goes on by one, and that the memory is intact."""

@@ -60,7 +60,7 @@ def uid(pid):
 
 
 def free_memory(cluster):
-    return all(gpu["used_bytes"] == 0 for gpu in cluster.world.gpus())
+    return all(gpu["free_bytes"] == gpu["total_bytes"] for gpu in cluster.world.gpus())
 
 
 def requeued_step(cluster):
