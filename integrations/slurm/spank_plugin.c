@@ -12,8 +12,8 @@
  *                         and this one, across the change of user ids
  *   task_init             as the user: keeps this one only, and starts the launcher
  *
- * If anything fails before that, the task runs without Stasis and without the capability, and the
- * reason is in slurmd's log and the task's output.
+ * If the first one fails, the task runs without Stasis and without the capability. If the second one
+ * fails, the task fails. The reason is in slurmd's log and in the task's output.
  *
  * Compiled for one release of Slurm, as every SPANK plugin. */
 #define _GNU_SOURCE

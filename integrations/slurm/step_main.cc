@@ -111,6 +111,9 @@ class RealCommands : public Commands {
  public:
   explicit RealCommands(std::string stasis) : stasis_(std::move(stasis)) {}
 
+  void Note(const std::string& text) override {
+    (void)WriteAll(STDERR_FILENO, "stasis-step: " + text + "\n");
+  }
   int Run(const std::vector<std::string>& args) override {
     auto child = Start({"-q", "--no-daemon"}, args, {});
     return child ? Await(*child) : 1;

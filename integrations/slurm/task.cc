@@ -36,14 +36,28 @@ Task::Job Task::ReadJob() {
   return job;
 }
 
+// Returns the words of the command that continues or starts a requeued task, before `--`.
+Words Task::WordsToContinue() {
+  const Job job = ReadJob();
+  const bool has_images = !Images().empty();
+  if (has_images && job.state == "exited" && job.code == 0) {
+    // It did not finish by itself, because then it would have no images: it has handled a SIGTERM
+    // after a dump that failed.
+    return {"restore", "--attach", "--gpu-map", "auto", options_.job};
+  }
+  if (!has_images) commands_.Note("the task starts over, because job " + options_.job + " has no image");
+  return {"run", "--attach", "--job", options_.job, "--or-restore", "--gpu-map", "auto"};
+}
+
 Status Task::Begin(const Words& environment) {
   Words words = {"run", "--attach", "--job", options_.job};
   if (options_.restarts > 0) {
-    words.insert(words.end(), {"--or-restore", "--gpu-map", "auto"});
+    words = WordsToContinue();
   } else if (ReadJob().state != "absent") {
     // The numbers of Slurm's jobs start again when a cluster is set up anew.
     commands_.Run({"delete", options_.job});
   }
+  if (words[0] == "restore") return commands_.StartAttached(words);
   for (const std::string& variable : environment) {
     words.insert(words.end(), {"--env", variable});
   }
@@ -86,7 +100,7 @@ void Task::OnTimer() {
 void Task::OnAttachedEnd(int code) {
   if (exit_code_) return;
   exit_code_ = dumped_ ? kDumpedExitCode : code;
-  if (*exit_code_ == 0) DeleteImages();
+  if (*exit_code_ == 0 && !terminating_) DeleteImages();
 }
 
 bool Task::Dump() {
@@ -132,14 +146,23 @@ void Task::SignalProgram(int signal) {
   commands_.Run({"kill", "--only", "--signal", std::to_string(signal), options_.job});
 }
 
-void Task::DeleteImages() {
+// Returns the images of the job that exist, here or in a repository.
+Words Task::Images() {
+  Words images;
   const json document = Parse(commands_.Ask({"checkpoints", options_.job}));
-  Words words = {"image", "delete"};
   for (const json& checkpoint : Member(document, "checkpoints")) {
-    const json image = Member(checkpoint, "image");
-    if (Member(checkpoint, "exists") == true && image.is_string()) words.push_back(image);
+    const json image = Member(checkpoint, "image"), copy = Member(checkpoint, "copy");
+    if (Member(checkpoint, "exists") == true && image.is_string()) {
+      images.push_back(image);
+    } else if (copy.is_string()) {
+      images.push_back(copy);
+    }
   }
-  if (words.size() > 2) commands_.Run(words);
+  return images;
+}
+
+void Task::DeleteImages() {
+  for (const std::string& image : Images()) commands_.Run({"image", "delete", image});
   commands_.Run({"delete", options_.job});
 }
 

@@ -6,7 +6,8 @@
 //   SIGTSTP, SIGCONT       suspend, resume
 //   another signal         the program gets it
 //   `every` has passed     dump --leave-running
-//   the program has ended  its exit code; with code 0 its job and images are deleted
+//   the program has ended  its exit code. If it has ended by itself with code 0, its job and images
+//                          are deleted
 #pragma once
 
 #include <optional>
@@ -24,6 +25,8 @@ inline constexpr int kDumpedExitCode = 75;
 class Commands {
  public:
   virtual ~Commands() = default;
+  // Prints a line in the task's output.
+  virtual void Note(const std::string& text) = 0;
   // Runs a command to its end, and returns its exit code. Its errors are shown in the task's output.
   virtual int Run(const std::vector<std::string>& args) = 0;
   // Returns the result of a command as JSON text, or an empty text if it failed.
@@ -65,6 +68,8 @@ class Task {
   bool Dump();
   void SignalProgram(int signal);
   void StopStart();
+  std::vector<std::string> WordsToContinue();
+  std::vector<std::string> Images();
   void DeleteImages();
 
   TaskOptions options_;

@@ -20,6 +20,7 @@ std::string Joined(const Words& words) {
 // Records commands, and keeps the state of the job as the real ones would.
 class FakeCommands : public Commands {
  public:
+  void Note(const std::string& text) override { log.push_back("note: " + text); }
   int Run(const Words& args) override {
     const std::string line = Joined(args);
     log.push_back(line);
@@ -31,6 +32,7 @@ class FakeCommands : public Commands {
     return 0;
   }
   std::string Ask(const Words& args) override {
+    if (args[0] == "checkpoints" && !has_image) return "";
     if (args[0] == "checkpoints") {
       return R"({"checkpoints": [{"kind": "suspend", "image": null, "exists": false},
                                  {"kind": "dump", "image": "/i/1", "exists": true},
@@ -52,6 +54,7 @@ class FakeCommands : public Commands {
 
   Words log;
   Words failing;
+  bool has_image = true;
   std::string state = "absent", state_after_kill = "dumped", code = "null";
 };
 
@@ -99,6 +102,30 @@ TEST_F(TaskTest, RequeuedTaskIsRestored) {
   ASSERT_TRUE(task_->Begin({}));
   EXPECT_THAT(commands_.log, ElementsAre("attached: run --attach --job slurm-7.0.0 --or-restore "
                                          "--gpu-map auto -- train --fast"));
+}
+
+TEST_F(TaskTest, RequeuedTaskWithoutAnImageSaysThatItStartsOver) {
+  Make("", 1);
+  commands_.state = "exited";
+  commands_.has_image = false;
+  ASSERT_TRUE(task_->Begin({}));
+  EXPECT_THAT(commands_.log[0], HasSubstr("the task starts over"));
+  EXPECT_THAT(commands_.log[1], HasSubstr("attached: run --attach"));
+}
+
+TEST_F(TaskTest, TaskThatHandledTermIsRestoredFromTheImageBefore) {
+  Running();
+  commands_.failing = {"dump"};
+  task_->OnSignal(SIGTERM);
+  commands_.log.clear();
+  task_->OnAttachedEnd(0);
+  EXPECT_THAT(commands_.log, IsEmpty());
+  Make("", 1);
+  commands_.state = "exited";
+  commands_.code = "0";
+  ASSERT_TRUE(task_->Begin({"LD_PRELOAD=x.so"}));
+  EXPECT_THAT(commands_.log,
+              ElementsAre("attached: restore --attach --gpu-map auto slurm-7.0.0"));
 }
 
 TEST_F(TaskTest, TermDumpsAndExitsWith75) {

@@ -51,7 +51,8 @@ SlurmctldParameters=preempt_send_user_signal
 SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2,sched_min_interval=0
 PlugStackConfig={folder}/plugstack.conf
 NodeName={nodes} NodeHostname={host} NodeAddr=127.0.0.1 Port=[17001-17002] CPUs=2 RealMemory=1000 Gres=gpu:1
-PartitionName=low Nodes={nodes} Default=YES PriorityTier=1 GraceTime={grace}
+PartitionName=low Nodes={nodes} Default=YES PriorityTier=1
+PartitionName=grace Nodes={nodes} PriorityTier=1 GraceTime=20
 PartitionName=high Nodes={nodes} PriorityTier=10 PreemptMode=OFF
 """
 
@@ -65,10 +66,10 @@ def missing():
 class Cluster:
     """Call start() before any other method, and stop() at the end."""
 
-    def __init__(self, build, grace=0, kill_wait=30):
+    def __init__(self, build, kill_wait=30):
         self.world = World(build, devices=2, uid=ALICE)
         self.folder = self.world.folder / "slurm"
-        self.grace, self.kill_wait = grace, kill_wait
+        self.kill_wait = kill_wait
         # Control groups of nodes are named after them, and other tests may run at the same time.
         self.prefix = f"n{os.stat('/proc/self/ns/pid').st_ino}x"
         self.nodes = [f"{self.prefix}{number}" for number in (1, 2)]
@@ -127,8 +128,7 @@ class Cluster:
     def _configure(self):
         write = lambda name, text: (self.folder / name).write_text(text)  # noqa: E731
         write("slurm.conf", CONFIG.format(
-            folder=self.folder, host=socket.gethostname(), nodes=f"{self.prefix}[1-2]", grace=self.grace,
-            kill_wait=self.kill_wait))
+            folder=self.folder, host=socket.gethostname(), nodes=f"{self.prefix}[1-2]", kill_wait=self.kill_wait))
         write("cgroup.conf", "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
         for number in (0, 1):
             # Slurm demands a device, which nobody opens, and takes the GPU's index from its name.
@@ -176,14 +176,14 @@ class Cluster:
 
     # Commands.
 
-    def command(self, *words, user=0, check=True, env=None):
-        """Runs a command of Slurm, and returns its output. `user`: 0 or ALICE."""
+    def command(self, *words, user=0, check=True, errors=False):
+        """Runs a command of Slurm, and returns its output, also on stderr with `errors`. `user`: 0 or ALICE."""
         prefix = [] if user == 0 else ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
-        done = subprocess.run([*prefix, *map(str, words)], env={**self.env, **(env or {})}, cwd=self.world.folder,
+        done = subprocess.run([*prefix, *map(str, words)], env=self.env, cwd=self.world.folder,
                               text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=120, check=False)
         demand(done.returncode == 0 or not check,
                lambda: f"{words}: {done.returncode}\n{done.stdout}{done.stderr}\n{self.logs()}")
-        return done.stdout
+        return done.stdout + (done.stderr if errors else "")
 
     def logs(self):
         parts = []

@@ -87,6 +87,72 @@ def requeued_script(cluster):
     demand("after the program: 0 kept" in job.output(), lambda: f"the script:\n{job.output()}")
 
 
+def preempted(cluster):
+    """A job with more rights takes the GPU. Slurm sends SIGTERM to the step, which exits with code 75 in the grace time;
+    RequeueExit requeues the job."""
+    job = cluster.submit(script(cluster, STEP), "--gres=gpu:1", "--partition=grace", f"--nodelist={cluster.nodes[0]}")
+    job.await_state("RUNNING")
+    job.expect_count()
+    taker = cluster.submit(script(cluster, "{workloads}/counter --memory 512M --rounds 2"), "--gres=gpu:1",
+                           "--partition=high", f"--nodelist={cluster.nodes[0]}")
+    taker.await_output("^EXIT-SUCCESS$")
+    job.await_state("PENDING", "RUNNING")
+    if job.state() == "PENDING":
+        job.start_now()
+    job.expect_count()
+    finish(cluster, job)
+
+
+def script_with_steps(cluster):
+    """A batch script that runs srun cannot be dumped: it begins anew, and its step continues."""
+    job = cluster.submit("echo begins\n" + script(cluster, STEP), "--gres=gpu:1", "--stasis")
+    job.await_state("RUNNING")
+    job.expect_count()
+    job.requeue()
+    job.expect_count()
+    finish(cluster, job)
+    demand(job.output().count("begins\n") == 2, lambda: f"the script:\n{job.output()}")
+
+
+def without_gpu(cluster):
+    """A job without GPUs is left alone: the same program, environment and rights as without --stasis."""
+    text = "grep CapEff /proc/self/status; printenv LD_LIBRARY_PATH; ps -o comm= $PPID; env | grep STASIS_TASK"
+    outputs = []
+    for options in ((), ("--stasis",)):
+        job = cluster.submit(text, *options)
+        wait_until(lambda job=job: job.state() in slurm.ENDED, SOON_S, lambda job=job: f"job {job.id} is {job.state()}")
+        outputs.append(job.output())
+    demand("CapEff:\t0000000000000000\n" in outputs[0] and outputs[0] == outputs[1], lambda: f"{outputs}")
+
+
+def rights_of_the_program(cluster):
+    """The program has no capability, and the loader's variables of its submitter."""
+    job = cluster.submit("srun --stasis sh -c 'grep CapEff /proc/self/status; printenv LD_LIBRARY_PATH; "
+                         "env | grep STASIS_TASK; exit 7'", "--gres=gpu:1")
+    wait_until(lambda: job.state() == "FAILED", SOON_S, lambda: f"job {job.id} is {job.state()}:\n{job.tell()}")
+    expected = f"CapEff:\t0000000000000000\n{cluster.env['LD_LIBRARY_PATH']}\n"
+    demand(expected in job.output() and "STASIS_TASK" not in job.output(), lambda: job.output())
+    demand(job.field("ExitCode") == "7:0", lambda: f"exit code {job.field('ExitCode')}")
+    expect_gone(cluster, job)
+
+
+def failed_dump(cluster):
+    """If the dump fails, the program gets SIGTERM, and the reason is in the job's output."""
+    job = cluster.submit("export STASIS_FAULT=commit:before:fail\n" + script(cluster, STEP), "--gres=gpu:1")
+    job.await_state("RUNNING")
+    job.expect_count()
+    cluster.command("scancel", job.id, user=ALICE)
+    job.await_output("^EXIT-SUCCESS$")
+    demand("a fault was injected" in job.output(), lambda: job.output())
+    expect_gone(cluster, job)
+
+
+def wrong_option(cluster):
+    """A wrong option is refused before the job is submitted."""
+    done = cluster.command("sbatch", "--stasis=often", "--wrap", "true", user=ALICE, check=False, errors=True)
+    demand("--stasis=often" in done and "is not an option" in done, done)
+
+
 def cancelled(cluster):
     """scancel ends the program, after a dump that nobody restores."""
     job = cluster.submit(script(cluster, STEP), "--gres=gpu:1")
@@ -113,6 +179,10 @@ def suspended(cluster):
     finish(cluster, job)
 
 
+TESTS = (requeued_step, requeued_script, preempted, script_with_steps, without_gpu, rights_of_the_program, failed_dump,
+         wrong_option, cancelled, suspended)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
@@ -122,7 +192,7 @@ def main():
         print(f"SKIPPED: this machine has no {', '.join(slurm.missing())}")
         return isolate.SKIPPED
     isolate.enter(isolate_keep(options.build))
-    tests = [test for test in (requeued_step, requeued_script, cancelled, suspended) if options.only in test.__name__]
+    tests = [test for test in TESTS if options.only in test.__name__]
     code = slurm.run(options.build, *tests)
     for folder in pathlib.Path("/tmp").glob("world-*"):
         shutil.rmtree(folder, ignore_errors=True)
