@@ -50,6 +50,7 @@ PreemptType=preempt/partition_prio
 SlurmctldParameters=preempt_send_user_signal
 SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2,sched_min_interval=0
 PlugStackConfig={folder}/plugstack.conf
+CliFilterPlugins=cli_filter/lua
 NodeName={nodes} NodeHostname={host} NodeAddr=127.0.0.1 Port=[17001-17002] CPUs=2 RealMemory=1000 Gres=gpu:1
 PartitionName=low Nodes={nodes} Default=YES PriorityTier=1
 PartitionName=grace Nodes={nodes} PriorityTier=1 GraceTime=20
@@ -129,13 +130,19 @@ class Cluster:
         write = lambda name, text: (self.folder / name).write_text(text)  # noqa: E731
         write("slurm.conf", CONFIG.format(
             folder=self.folder, host=socket.gethostname(), nodes=f"{self.prefix}[1-2]", kill_wait=self.kill_wait))
+        integration = pathlib.Path(__file__).resolve().parents[2] / "integrations" / "slurm"
+        write("cli_filter.lua", (integration / "cli_filter.lua").read_text())
         write("cgroup.conf", "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
         for number in (0, 1):
             # Slurm demands a device, which nobody opens, and takes the GPU's index from its name.
             os.mknod(self.folder / "dev" / f"nvidia{number}", stat.S_IFCHR | 0o600, os.makedev(1, 3))
         write("gres.conf", "".join(f"NodeName={node} Name=gpu File={self.folder}/dev/nvidia{number}\n"
                                    for number, node in enumerate(self.nodes)))
-        write("plugstack.conf", f"optional {self.world.build}/lib/stasis/slurm/stasis.so\n")
+        self.set_plugin(f"{self.world.build}/lib/stasis/slurm/stasis.so")
+
+    def set_plugin(self, words):
+        """Sets the line of plugstack.conf, which every step and command reads."""
+        (self.folder / "plugstack.conf").write_text(f"optional {words}\n")
 
     def _start_munge(self):
         key = self.folder / "munge" / "key"

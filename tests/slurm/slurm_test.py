@@ -91,16 +91,43 @@ def preempted(cluster):
     """A job with more rights takes the GPU. Slurm sends SIGTERM to the step, which exits with code 75 in the grace time;
     RequeueExit requeues the job."""
     job = cluster.submit(script(cluster, STEP), "--gres=gpu:1", "--partition=grace", f"--nodelist={cluster.nodes[0]}")
+    expect_continues_after_preemption(cluster, job)
+
+
+def preempted_script(cluster):
+    """The batch script gets SIGTERM at the beginning of the grace time by --signal, which cli_filter.lua adds."""
+    job = cluster.submit(script(cluster, BATCH), "--gres=gpu:1", "--stasis", "--partition=grace",
+                         f"--nodelist={cluster.nodes[0]}")
+    expect_continues_after_preemption(cluster, job)
+    demand("after the program: 0 kept" in job.output(), lambda: f"the script:\n{job.output()}")
+
+
+def expect_continues_after_preemption(cluster, job):
     job.await_state("RUNNING")
     job.expect_count()
     taker = cluster.submit(script(cluster, "{workloads}/counter --memory 512M --rounds 2"), "--gres=gpu:1",
                            "--partition=high", f"--nodelist={cluster.nodes[0]}")
     taker.await_output("^EXIT-SUCCESS$")
-    job.await_state("PENDING", "RUNNING")
-    if job.state() == "PENDING":
+    if job.await_state("PENDING", "RUNNING") == "PENDING":
         job.start_now()
     job.expect_count()
     finish(cluster, job)
+
+
+def missing_parts(cluster):
+    """A missing plugin breaks no job, and without the launcher a task runs without Stasis."""
+    plugin = f"{cluster.world.build}/lib/stasis/slurm/stasis.so"
+    for words, options in (("/no/such/stasis.so", ()), (f"{plugin} launcher=/no/such/launcher", ("--stasis",)),
+                           (f"{plugin} partitions=low", ("--stasis=off",))):
+        cluster.set_plugin(words)
+        job = cluster.submit("ps -o comm= $PPID", "--gres=gpu:1", *options)
+        wait_until(lambda job=job: job.state() == "COMPLETED", SOON_S, lambda job=job: f"job {job.id} is {job.state()}")
+        demand("slurmstepd" in job.output(), lambda job=job: job.output())
+    cluster.set_plugin(f"{plugin} partitions=low,other")
+    job = cluster.submit("cat /proc/$PPID/comm", "--gres=gpu:1")
+    wait_until(lambda: job.state() == "COMPLETED", SOON_S, lambda: f"job {job.id} is {job.state()}")
+    demand("stasis-shim" in job.output(), lambda: job.output())
+    cluster.set_plugin(plugin)
 
 
 def script_with_steps(cluster):
@@ -138,7 +165,8 @@ def rights_of_the_program(cluster):
 
 def failed_dump(cluster):
     """If the dump fails, the program gets SIGTERM, and the reason is in the job's output."""
-    job = cluster.submit("export STASIS_FAULT=commit:before:fail\n" + script(cluster, STEP), "--gres=gpu:1")
+    job = cluster.submit(script(cluster, "exec {workloads}/counter --memory 32M"), "--gres=gpu:1", "--stasis",
+                         "--export=ALL,STASIS_FAULT=commit:before:fail")
     job.await_state("RUNNING")
     job.expect_count()
     cluster.command("scancel", job.id, user=ALICE)
@@ -179,7 +207,7 @@ def suspended(cluster):
     finish(cluster, job)
 
 
-TESTS = (requeued_step, requeued_script, preempted, script_with_steps, without_gpu, rights_of_the_program, failed_dump,
+TESTS = (requeued_step, requeued_script, preempted, preempted_script, missing_parts, script_with_steps, without_gpu, rights_of_the_program, failed_dump,
          wrong_option, cancelled, suspended)
 
 
