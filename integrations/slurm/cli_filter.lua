@@ -8,7 +8,8 @@ end
 
 function slurm_cli_pre_submit(options, offset)
   local given = options["spank"] and options["spank"]["stasis"]
-  if given and given["stasis"] and options["signal"] == "0@0" then
+  local is_batch = options["type"] == "sbatch"
+  if is_batch and given and given["stasis"] and options["signal"] == "0@0" then
     options["signal"] = "B:TERM@60"
   end
   return slurm.SUCCESS

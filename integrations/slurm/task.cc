@@ -87,7 +87,7 @@ void Task::OnSignal(int signal) {
 }
 
 void Task::OnTimer() {
-  if (suspended_ || dumped_ || terminating_ || exit_code_) return;
+  if (suspended_ || dumped_ || terminating_ || exit_code_ || !ReadJob().HasProgram()) return;
   Words words = {"dump", "--leave-running", options_.job};
   if (options_.user.to.empty()) {
     words.insert(words.end(), {"--keep", std::to_string(options_.user.keep)});

@@ -254,6 +254,11 @@ TEST_F(TaskTest, TimerDumpsTheRunningProgram) {
   Running();
   task_->OnTimer();
   EXPECT_THAT(commands_.log, ElementsAre("beside: dump --leave-running slurm-7.0.0 --keep 4"));
+  commands_.log.clear();
+  commands_.state = "starting";
+  task_->OnTimer();
+  EXPECT_THAT(commands_.log, IsEmpty());
+  commands_.state = "running";
   task_->OnSignal(SIGTSTP);
   commands_.log.clear();
   task_->OnTimer();

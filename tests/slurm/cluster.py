@@ -222,6 +222,7 @@ class Job:
         return found[1] if found else ""
 
     def state(self):
+        self.cluster.world.reap()  # a killed program's pid is taken until then
         return self.field("JobState")
 
     def output(self):

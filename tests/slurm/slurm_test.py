@@ -114,6 +114,41 @@ def expect_continues_after_preemption(cluster, job):
     finish(cluster, job)
 
 
+def await_images(cluster, job):
+    """Waits until the last two images were begun after this call."""
+    seen = set(images(cluster, job))
+    before = len(seen)
+
+    def look():
+        seen.update(images(cluster, job))
+        # The first new one may be of a dump that was in progress.
+        return len(seen) >= before + 3
+    wait_until(look, SOON_S, lambda: f"only {seen}\n{job.tell()}")
+
+
+def killed(cluster):
+    """A task whose launcher is killed, with the rest of the step by Slurm, continues from the last image that --stasis=every has written. If the newest
+    image is damaged, from the one before."""
+    step = "srun -n1 --stasis=every=1s,keep=2 {workloads}/counter --memory 32M"
+    job = cluster.submit(script(cluster, step), "--gres=gpu:1")
+    for is_damaged in (False, True):
+        job.await_state("RUNNING")
+        job.expect_count()
+        await_images(cluster, job)
+        for pid in cluster.world.named("stasis-step"):
+            processes.end(pid)
+        wait_until(lambda: job.state() == "FAILED", SOON_S, lambda: f"job {job.id} is {job.state()}")
+        if is_damaged:
+            dumps = cluster.world.stasis("checkpoints", f"slurm-{job.id}.0.0", "--json").json()["checkpoints"]
+            newest = [dump["image"] for dump in dumps if dump["exists"]][-1]
+            (pathlib.Path(newest) / "manifest.pb").write_bytes(b"damaged")
+        cluster.command("scontrol", "requeue", job.id)
+        job.start_now()
+    job.expect_count()
+    demand("trying the image before it" in job.output(), lambda: job.output())
+    finish(cluster, job)
+
+
 def missing_parts(cluster):
     """A missing plugin breaks no job, and without the launcher a task runs without Stasis."""
     plugin = f"{cluster.world.build}/lib/stasis/slurm/stasis.so"
@@ -207,7 +242,7 @@ def suspended(cluster):
     finish(cluster, job)
 
 
-TESTS = (requeued_step, requeued_script, preempted, preempted_script, missing_parts, script_with_steps, without_gpu, rights_of_the_program, failed_dump,
+TESTS = (requeued_step, requeued_script, preempted, preempted_script, killed, missing_parts, script_with_steps, without_gpu, rights_of_the_program, failed_dump,
          wrong_option, cancelled, suspended)
 
 
