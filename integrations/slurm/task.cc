@@ -99,6 +99,7 @@ void Task::OnTimer() {
 
 void Task::OnAttachedEnd(int code) {
   if (exit_code_) return;
+  commands_.CancelBackground();
   exit_code_ = dumped_ ? kDumpedExitCode : code;
   if (*exit_code_ == 0 && !terminating_) DeleteImages();
 }

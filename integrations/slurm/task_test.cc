@@ -49,12 +49,19 @@ class FakeCommands : public Commands {
     log.emplace_back("killed");
     state = state_after_kill;
   }
-  void StartBackground(const Words& args) override { log.push_back("beside: " + Joined(args)); }
-  void CancelBackground() override {}
+  void StartBackground(const Words& args) override {
+    log.push_back("beside: " + Joined(args));
+    beside = true;
+  }
+  void CancelBackground() override {
+    if (beside) log.emplace_back("cancelled");
+    beside = false;
+  }
 
   Words log;
   Words failing;
   bool has_image = true;
+  bool beside = false;  // a dump beside the program is in progress
   std::string state = "absent", state_after_kill = "dumped", code = "null";
 };
 
@@ -263,6 +270,21 @@ TEST_F(TaskTest, TimerDumpsTheRunningProgram) {
   commands_.log.clear();
   task_->OnTimer();
   EXPECT_THAT(commands_.log, IsEmpty());
+}
+
+TEST_F(TaskTest, DumpInProgressIsCancelledFirst) {
+  for (int event : {SIGTERM, SIGTSTP, 0}) {
+    Make("every=1m", 0);
+    Running();
+    task_->OnTimer();
+    commands_.log.clear();
+    if (event == 0) {
+      task_->OnAttachedEnd(0);
+    } else {
+      task_->OnSignal(event);
+    }
+    EXPECT_EQ(commands_.log[0], "cancelled") << event;
+  }
 }
 
 TEST(UserOptions, EverySelection) {

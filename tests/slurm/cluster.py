@@ -94,9 +94,14 @@ class Cluster:
         self._daemon("slurmctld", "slurmctld", "-D", "-c")
         for node in self.nodes:
             self._daemon(node, "slurmd", "-D", "-N", node)
+        self.await_idle()
+
+    def await_idle(self):
+        """Waits until no job runs or completes."""
         def idle():
             ended = [name for name, daemon in self._daemons.items() if daemon.poll() is not None]
             demand(not ended, lambda: f"{ended} ended:\n{self.logs()}")
+            self.world.reap()
             return self.command("sinfo", "-h", "-o", "%T", check=False).split() == ["idle"]
         wait_until(idle, SOON_S, lambda: f"the nodes are not idle:\n{self.logs()}")
 
