@@ -1,7 +1,8 @@
 /* Slurm's plugin: puts stasis-step in front of the program of each task of a job that was submitted
  * with --stasis, or in a partition in which that is the default.
  *
- *   plugstack.conf:  optional /usr/lib/stasis/lib/stasis/slurm/stasis.so [launcher=PATH] [partitions=LIST]
+ *   plugstack.conf:  optional /usr/lib/stasis/lib/stasis/slurm/stasis.so [launcher=PATH]
+ * [partitions=LIST]
  *
  *   launcher    the program stasis-step; default: that of the plugin's own installation
  *   partitions  names, separated by commas, of partitions where --stasis is the default
@@ -12,8 +13,8 @@
  *                         and this one, across the change of user ids
  *   task_init             as the user: keeps this one only, and starts the launcher
  *
- * If the first one fails, the task runs without Stasis and without the capability. If the second one
- * fails, the task fails. The reason is in slurmd's log and in the task's output.
+ * If the first one fails, the task runs without Stasis and without the capability. If the second
+ * one fails, the task fails. The reason is in slurmd's log and in the task's output.
  *
  * Compiled for one release of Slurm, as every SPANK plugin. */
 #define _GNU_SOURCE
@@ -65,8 +66,8 @@ static int take_option(int value, const char* text, int remote) {
   for (const char* word = text; *word != '\0';) {
     const size_t length = strcspn(word, ","), name = strcspn(word, "=");
     if (name >= length || !lists("every,keep,to", word, name)) {
-      slurm_error("--stasis=%s: \"%.*s\" is not an option; --stasis[=every=30m,keep=3,to=REPO|off]", text,
-                  (int)length, word);
+      slurm_error("--stasis=%s: \"%.*s\" is not an option; --stasis[=every=30m,keep=3,to=REPO|off]",
+                  text, (int)length, word);
       return -1;
     }
     word += length + (word[length] == ',');
@@ -79,12 +80,16 @@ static int take_option(int value, const char* text, int remote) {
   return 0;
 }
 
-static struct spank_option stasis_option = {
-    "stasis", "every=30m,keep=3,to=REPO",
-    "dump GPU programs when the job is preempted, and continue them after the requeue (docs/slurm.md)",
-    2 /* the value is optional */, 1, take_option};
+static struct spank_option stasis_option = {"stasis",
+                                            "every=30m,keep=3,to=REPO",
+                                            "dump GPU programs when the job is preempted, and "
+                                            "continue them after the requeue (docs/slurm.md)",
+                                            2 /* the value is optional */,
+                                            1,
+                                            take_option};
 
-/* Sets the launcher to ROOT/libexec/stasis-step, if this file is ROOT/lib/stasis/slurm/stasis.so. */
+/* Sets the launcher to ROOT/libexec/stasis-step, if this file is ROOT/lib/stasis/slurm/stasis.so.
+ */
 static void find_launcher(void) {
   Dl_info info;
   char path[PATH_SIZE];
@@ -126,7 +131,8 @@ static bool is_wanted(spank_t spank) {
   if (step == SLURM_EXTERN_CONT || step == SLURM_INTERACTIVE_STEP) return false;
   if (given == GIVEN) return true;
   char partition[256];
-  return spank_getenv(spank, "SLURM_JOB_PARTITION", partition, sizeof partition) == ESPANK_SUCCESS &&
+  return spank_getenv(spank, "SLURM_JOB_PARTITION", partition, sizeof partition) ==
+             ESPANK_SUCCESS &&
          lists(partitions, partition, strlen(partition));
 }
 
@@ -157,7 +163,8 @@ int slurm_spank_task_init_privileged(spank_t spank, int count, char** words) {
     return 0;
   }
   /* slurmstepd still has to become the user, and task_init to undo the line above. */
-  if (set_rights(BIT(CAP_SETUID) | BIT(CAP_SETGID) | BIT(CAP_SETPCAP) | BIT(CAP_CHECKPOINT_RESTORE), false) != 0) {
+  if (set_rights(BIT(CAP_SETUID) | BIT(CAP_SETGID) | BIT(CAP_SETPCAP) | BIT(CAP_CHECKPOINT_RESTORE),
+                 false) != 0) {
     slurm_error("stasis: the task runs without Stasis: capabilities: %s", strerror(errno));
     prctl(PR_SET_SECUREBITS, 0);
     return 0;
@@ -227,8 +234,9 @@ static int put_launcher_in_front(spank_t spank) {
   } else {
     snprintf(name, sizeof name, "slurm-%u.%u.%u", job, step, task);
   }
-  const char* front[] = {launcher, "--job", name, "--restarts", restarts, "--options", options,
-                         is_script ? "--script" : "--", "--"};
+  const char* front[] = {launcher, "--job",     name,    "--restarts",
+                         restarts, "--options", options, is_script ? "--script" : "--",
+                         "--"};
   const int words = is_script ? 9 : 8;
   /* Slurm 23.11 and newer. Slurm then starts the program after its other preparations. */
   int (*prepend)(spank_t, int, const char**) =

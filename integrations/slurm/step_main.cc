@@ -1,7 +1,7 @@
 // stasis-step: the launcher that Slurm's plugin puts in front of a task's program. It is the task:
 // Slurm sends signals to it, and its exit code is the task's. See task.h.
-#include <fmt/format.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -41,9 +41,7 @@ void Tell(const Error& error) {
   (void)WriteAll(STDERR_FILENO, text);
 }
 
-int CodeOf(int status) {
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
+int CodeOf(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
 
 bool HasGpus() {
   for (const char* name : kGpuVariables) {
@@ -95,8 +93,8 @@ Result<std::string> KeepScript(const TaskOptions& options) {
   if (state == nullptr && home == nullptr) {
     return Fail(Code::kNotFound, "there is no folder for the batch script", "set HOME");
   }
-  const std::string folder =
-      state != nullptr ? std::string(state) + "/slurm" : std::string(home) + "/.local/state/stasis/slurm";
+  const std::string folder = state != nullptr ? std::string(state) + "/slurm"
+                                              : std::string(home) + "/.local/state/stasis/slurm";
   const std::string copy = folder + "/" + options.job;
   // A restored shell needs the file unchanged.
   if (options.restarts > 0 && PathExists(copy)) return copy;
@@ -189,8 +187,8 @@ class RealCommands : public Commands {
   std::optional<Subprocess> background_;
 };
 
-// The signals that a task turns into commands. Faults of this program and stops by a terminal, except
-// the one by which Slurm announces a suspend, have their usual effect.
+// The signals that a task turns into commands. Faults of this program and stops by a terminal,
+// except the one by which Slurm announces a suspend, have their usual effect.
 sigset_t HandledSignals() {
   sigset_t set;
   sigfillset(&set);

@@ -45,7 +45,8 @@ Words Task::WordsToContinue() {
     // after a dump that failed.
     return {"restore", "--attach", "--gpu-map", "auto", options_.job};
   }
-  if (!has_images) commands_.Note("the task starts over, because job " + options_.job + " has no image");
+  if (!has_images)
+    commands_.Note("the task starts over, because job " + options_.job + " has no image");
   return {"run", "--attach", "--job", options_.job, "--or-restore", "--gpu-map", "auto"};
 }
 

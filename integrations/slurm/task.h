@@ -27,7 +27,8 @@ class Commands {
   virtual ~Commands() = default;
   // Prints a line in the task's output.
   virtual void Note(const std::string& text) = 0;
-  // Runs a command to its end, and returns its exit code. Its errors are shown in the task's output.
+  // Runs a command to its end, and returns its exit code. Its errors are shown in the task's
+  // output.
   virtual int Run(const std::vector<std::string>& args) = 0;
   // Returns the result of a command as JSON text, or an empty text if it failed.
   virtual std::string Ask(const std::vector<std::string>& args) = 0;
@@ -45,7 +46,8 @@ class Commands {
 // Not safe to call from several threads.
 class Task {
  public:
-  Task(TaskOptions options, Commands& commands) : options_(std::move(options)), commands_(commands) {}
+  Task(TaskOptions options, Commands& commands)
+      : options_(std::move(options)), commands_(commands) {}
 
   // Starts or restores the program. `environment`: NAME=VALUE, variables for the program alone.
   Status Begin(const std::vector<std::string>& environment);

@@ -84,7 +84,8 @@ Result<TaskOptions> ParseTaskOptions(const std::vector<std::string>& words) {
       return FailUsage("unknown option " + word);
     }
   }
-  if (at < words.size()) options.program.assign(words.begin() + static_cast<long>(at) + 1, words.end());
+  if (at < words.size())
+    options.program.assign(words.begin() + static_cast<long>(at) + 1, words.end());
   if (options.job.empty()) return FailUsage("--job NAME is missing");
   if (options.program.empty()) return FailUsage("there is no program to run");
   return options;

@@ -20,8 +20,8 @@ struct UserOptions {
 Result<UserOptions> ParseUserOptions(const std::string& text);
 
 struct TaskOptions {
-  std::string job;    // name of the task's job in Stasis
-  int restarts = 0;   // how often Slurm has requeued the job
+  std::string job;      // name of the task's job in Stasis
+  int restarts = 0;     // how often Slurm has requeued the job
   bool script = false;  // the program is a batch script, which Slurm deletes
   UserOptions user;
   std::vector<std::string> program;

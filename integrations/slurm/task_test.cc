@@ -131,8 +131,7 @@ TEST_F(TaskTest, TaskThatHandledTermIsRestoredFromTheImageBefore) {
   commands_.state = "exited";
   commands_.code = "0";
   ASSERT_TRUE(task_->Begin({"LD_PRELOAD=x.so"}));
-  EXPECT_THAT(commands_.log,
-              ElementsAre("attached: restore --attach --gpu-map auto slurm-7.0.0"));
+  EXPECT_THAT(commands_.log, ElementsAre("attached: restore --attach --gpu-map auto slurm-7.0.0"));
 }
 
 TEST_F(TaskTest, TermDumpsAndExitsWith75) {
@@ -159,8 +158,8 @@ TEST_F(TaskTest, FailedDumpPassesTermOn) {
   Running();
   commands_.failing = {"dump"};
   task_->OnSignal(SIGTERM);
-  EXPECT_THAT(commands_.log, ElementsAre("dump slurm-7.0.0 --keep 2",
-                                         "kill --only --signal 15 slurm-7.0.0"));
+  EXPECT_THAT(commands_.log,
+              ElementsAre("dump slurm-7.0.0 --keep 2", "kill --only --signal 15 slurm-7.0.0"));
   // The second one is passed on at once.
   commands_.log.clear();
   task_->OnSignal(SIGTERM);
@@ -316,9 +315,9 @@ TEST(TaskOptions, CommandLine) {
   EXPECT_TRUE(options->script);
   EXPECT_EQ(options->user.keep, 1);
   EXPECT_THAT(options->program, ElementsAre("/job", "--", "x"));
-  for (const Words& words : {Words{}, Words{"--job", "a"}, Words{"--job", "a", "--"},
-                             Words{"--", "x"}, Words{"--job"}, Words{"--nope", "1", "--", "x"},
-                             Words{"--job", "a", "--restarts", "x", "--", "x"}}) {
+  for (const Words& words :
+       {Words{}, Words{"--job", "a"}, Words{"--job", "a", "--"}, Words{"--", "x"}, Words{"--job"},
+        Words{"--nope", "1", "--", "x"}, Words{"--job", "a", "--restarts", "x", "--", "x"}}) {
     EXPECT_FALSE(ParseTaskOptions(words)) << Joined(words);
   }
 }

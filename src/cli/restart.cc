@@ -57,10 +57,10 @@ Result<Restart> PlanRestart(const v1::Job& job, const v1::ListCheckpointsRespons
   std::reverse(restart.images.begin(), restart.images.end());
   if (!restart.images.empty()) return restart;
   if (dumps > 0 || dumped) {
-    return Fail(Code::kNotFound,
-                fmt::format("none of the images of job {} exists any more, so it would start over",
-                            id),
-                fmt::format("if it shall start over, delete the job first: `stasis delete {}`", id));
+    return Fail(
+        Code::kNotFound,
+        fmt::format("none of the images of job {} exists any more, so it would start over", id),
+        fmt::format("if it shall start over, delete the job first: `stasis delete {}`", id));
   }
   restart.why = fmt::format("job {} had ended without an image", id);
   return restart;
