@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
 import isolate  # noqa: E402
@@ -171,9 +172,19 @@ class Cluster:
             if daemon:
                 daemon.terminate()
                 daemon.wait(SOON_S)
+        self._end_jobs()
         self._remove_control_groups()
         for path in ("/etc/passwd", "/etc/group", "/etc/ld.so.cache"):
             isolate.unmount(path)
+
+    def _end_jobs(self):
+        """Ends what a failed test has left."""
+        def left():
+            self.world.reap()
+            return [pid for pid in processes.all_pids() if pid != os.getpid()]
+        for pid in left():
+            processes.end(pid)
+        wait_until(lambda: not left(), SOON_S, lambda: "left: " + ", ".join(map(processes.describe, left())))
 
     def control_groups(self):
         """Returns the control groups of the nodes, those below before those above."""
@@ -288,7 +299,11 @@ class Job:
 
     def start_now(self, node=None):
         change = [f"ReqNodeList={node}"] if node else []
-        self.cluster.command("scontrol", "update", f"JobId={self.id}", "StartTime=now", *change)
+        # A job that starts in the second in which it ended fails: "Job credential revoked".
+        ended = int(time.time())
+        wait_until(lambda: int(time.time()) > ended + 1, SOON_S, "the clock stands still")
+        # Refused if the job has started by itself in the meantime.
+        self.cluster.command("scontrol", "update", f"JobId={self.id}", "StartTime=now", *change, check=False)
         self.await_state("RUNNING")
 
 
