@@ -16,7 +16,7 @@ if is_stamped setup "$now"; then
 fi
 say "setting this machine up"
 # All packages are installed in one step, so that the user confirms only once.
-if tools/criu.sh --is-there; then install_groups build curl sshd hip; else install_groups build curl sshd hip criu; fi
+if tools/criu.sh --is-there; then install_groups build curl sshd hip slurm; else install_groups build curl sshd hip slurm criu; fi
 tools/criu.sh
 tools/curl.sh
 tools/sshd.sh

@@ -18,6 +18,7 @@ Option Option::range(int least, int most) const {
 Option Option::range(double least, double most) const {
   return Option(option_->check(CLI::Range(least, most)));
 }
+Option Option::repeatable() const { return Option(option_->allow_extra_args(false)); }
 Option Option::one_of(std::initializer_list<std::string> words) const {
   return Option(option_->check(CLI::IsMember(std::vector<std::string>(words))));
 }

@@ -22,6 +22,8 @@ class Option {
 
   Option required() const;
   Option expected(int least, int most) const;  // number of words
+  // One word each time that the option is given, which may be several times.
+  Option repeatable() const;
   Option excludes(Option other) const;
   Option delimiter(char separator) const;
   Option range(int least, int most) const;

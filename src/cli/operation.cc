@@ -139,8 +139,22 @@ Outcome RunOperation(const Globals& globals, const OperationBody& operation,
   if (client.has_daemon()) LeaveToDaemon();
   STASIS_ASSIGN(const v1::OperationResult result, operation(client, TerminalProgress(globals)));
   if (done) done(result);
-  PrintResult(globals, AccountText(result), api::ResultJson(result));
+  // While a program is attached, the account is a note on stderr.
+  if (!globals.quiet || !globals.result_on_stderr) {
+    PrintResult(globals, AccountText(result), api::ResultJson(result));
+  }
   return 0;
+}
+
+Result<std::string> RunRestore(const Globals& globals, const v1::RestoreRequest& request) {
+  std::string job;
+  STASIS_TRY(RunOperation(
+      globals,
+      [&](api::Client& client, const api::OnEvent& on_event) {
+        return client.Restore(request, on_event);
+      },
+      [&](const v1::OperationResult& result) { job = result.job(); }));
+  return job;
 }
 
 void AttachFlags::AddTo(App verb) {

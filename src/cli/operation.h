@@ -81,5 +81,7 @@ Result<api::Call> OpenCall(const Globals& globals);
 using OperationBody = std::function<Result<v1::OperationResult>(api::Client&, const api::OnEvent&)>;
 Outcome RunOperation(const Globals& globals, const OperationBody& operation,
                      const std::function<void(const v1::OperationResult&)>& done = {});
+// Restores, prints the account, and returns the name of the restored job.
+Result<std::string> RunRestore(const Globals& globals, const v1::RestoreRequest& request);
 
 }  // namespace stasis::cli

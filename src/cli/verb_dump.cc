@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <cctype>
 #include <memory>
 #include <optional>
 
@@ -8,6 +9,7 @@
 #include "base/file.h"
 #include "cli/interrupts.h"
 #include "cli/operation.h"
+#include "cli/restart.h"
 #include "cli/transfer.h"
 
 namespace stasis::cli {
@@ -23,6 +25,7 @@ struct DumpOptions {
   std::string compress;
   RepositoryFlags to;
   bool keep_local = false;
+  int keep = 0;  // 0: all
   PlaceFlags places;
   CommonOptions common;
   CriuFlags criu;
@@ -85,6 +88,27 @@ Result<v1::OperationResult> PushDumped(Destination& destination, const DumpOptio
   return dumped;
 }
 
+// Deletes the job's images except the newest `options.keep`, of which `dumped` is the first. What
+// cannot be deleted becomes a note, because the dump has succeeded.
+v1::OperationResult Prune(const Globals& globals, const DumpOptions& options, api::Client& client,
+                          v1::OperationResult dumped) {
+  auto prune = [&]() -> Status {
+    STASIS_ASSIGN(const auto history, client.ListCheckpoints(dumped.job()));
+    STASIS_ASSIGN(api::Call call, OpenCall(globals));
+    for (const std::string& image : ImagesToPrune(history, dumped.image(), options.keep)) {
+      v1::DeleteImagesRequest removal;
+      removal.add_images(image);
+      STASIS_TRY(api::DeleteImages(call, removal));
+    }
+    return {};
+  };
+  if (auto pruned = prune(); !pruned) {
+    dumped.add_notes("an older image of the job could not be deleted: " +
+                     pruned.error().ToString());
+  }
+  return dumped;
+}
+
 Outcome RunDump(const Globals& globals, const DumpOptions& options,
                 const v1::DumpRequest& request) {
   std::optional<Destination> destination;
@@ -93,13 +117,22 @@ Outcome RunDump(const Globals& globals, const DumpOptions& options,
       return FailUsage("--plain, --keep-local and --limit need --to REPO");
     }
   } else {
+    if (options.keep > 0) return FailUsage("--keep is for images on this machine, not for --to");
     STASIS_ASSIGN(destination, OpenDestination(globals, options, request));
+  }
+  const std::string& target = request.target();
+  // A job's name begins with a letter; a container's kind is followed by a colon.
+  if (options.keep > 0 && (std::isdigit(static_cast<unsigned char>(target[0])) != 0 ||
+                           target.find(':') != target.npos)) {
+    return FailUsage("--keep needs a job, because only a job has older images");
   }
   return RunOperation(
       globals,
       [&](api::Client& client, const api::OnEvent& on_event) -> Result<v1::OperationResult> {
         STASIS_ASSIGN(auto dumped, client.Dump(request, on_event));
-        if (!destination || request.options().dry_run()) return dumped;
+        if (request.options().dry_run()) return dumped;
+        if (options.keep > 0) return Prune(globals, options, client, std::move(dumped));
+        if (!destination) return dumped;
         TakeBackFromDaemon();
         return PushDumped(*destination, options, request, std::move(dumped));
       });
@@ -129,6 +162,11 @@ void RegisterDump(App app, const std::function<void(Action)>& select) {
           "Copy the image to this repository (a name, s3://BUCKET/PREFIX or a folder), and "
           "delete it here")
       ->option_text("REPO");
+  verb->add_option("--keep", options->keep,
+                   "After the dump, delete older images of the job, so that N are left (default: "
+                   "keep all)")
+      ->range(1, 1000000)
+      ->option_text("N");
   verb->add_flag("--keep-local", options->keep_local, "With --to: keep the local image too");
   verb->add_flag("--plain", options->to.plain,
                  "With --to and a location: the repository there is not encrypted");

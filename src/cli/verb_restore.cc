@@ -37,24 +37,13 @@ v1::RestoreRequest RequestOf(const RestoreOptions& options) {
   return request;
 }
 
-// Sets `job` to the restored job.
-Outcome RunRestore(const Globals& globals, const v1::RestoreRequest& request, std::string& job) {
-  return RunOperation(
-      globals,
-      [&](api::Client& client, const api::OnEvent& on_event) {
-        return client.Restore(request, on_event);
-      },
-      [&](const v1::OperationResult& result) { job = result.job(); });
-}
-
 // Restores and attaches: the summary goes to stderr, the job's output to stdout.
 Outcome RunAttached(const Globals& globals, const RestoreOptions& options) {
   const v1::RestoreRequest request = RequestOf(options);
-  Globals quiet = globals;
-  quiet.result_on_stderr = true;
+  Globals on_stderr = globals;
+  on_stderr.result_on_stderr = true;
   auto restore = [&]() -> Result<std::string> {
-    std::string job;
-    STASIS_TRY(RunRestore(quiet, request, job));
+    STASIS_ASSIGN(const std::string job, RunRestore(on_stderr, request));
     return options.common.dry_run ? "" : job;
   };
   STASIS_ASSIGN(const api::Call call, OpenCall(globals));
@@ -98,8 +87,8 @@ void RegisterRestore(App app, const std::function<void(Action)>& select) {
     select([=](const Globals& globals) -> Outcome {
       STASIS_ASSIGN(options->source, options->words.Name());
       if (options->attach) return RunAttached(globals, *options);
-      std::string job;
-      return RunRestore(globals, RequestOf(*options), job);
+      STASIS_TRY(RunRestore(globals, RequestOf(*options)));
+      return 0;
     });
   });
 }

@@ -7,6 +7,7 @@
 #include "api/methods.h"
 #include "base/file.h"
 #include "cli/operation.h"
+#include "cli/restart.h"
 #include "cli/share.h"
 
 namespace stasis::cli {
@@ -19,6 +20,9 @@ struct RunOptions {
   AttachFlags attach_flags;
   bool tty = false, has_tty = false;  // has_tty: --tty or --no-tty was given
   bool no_agent = false;
+  std::vector<std::string> environment;
+  bool or_restore = false;
+  std::string gpu_map;  // of a restore
   ShareFlag share;
 };
 
@@ -41,17 +45,80 @@ bool SharesByDefault(const Globals& globals, const RunOptions& options) {
          !options.no_agent && !globals.no_daemon;
 }
 
+Status SetEnvironment(const RunOptions& options, v1::RunRequest& request) {
+  for (const std::string& text : options.environment) {
+    const size_t equals = text.find('=');
+    if (equals == 0 || equals == text.npos) {
+      return FailUsage(fmt::format("\"{}\" is not a variable", text), "--env NAME=VALUE");
+    }
+    (*request.mutable_environment())[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  return {};
+}
+
+// Returns the images of --or-restore, newest first. Returns none if the program must be started; an
+// earlier job of this name is then deleted.
+Result<std::vector<std::string>> ImagesToRestore(const Globals& globals,
+                                                 const RunOptions& options) {
+  if (!options.or_restore) {
+    if (!options.gpu_map.empty()) return FailUsage("--gpu-map needs --or-restore");
+    return std::vector<std::string>();
+  }
+  if (options.job.empty()) return FailUsage("--or-restore needs --job NAME");
+  STASIS_ASSIGN(api::Client client, OpenClient(globals));
+  const auto job = client.GetJob(options.job);
+  if (!job && job.error().code == Code::kNotFound) return std::vector<std::string>();
+  if (!job) return Fail(job.error());
+  STASIS_ASSIGN(const auto history, client.ListCheckpoints(options.job));
+  STASIS_ASSIGN(Restart restart, PlanRestart(*job, history));
+  if (restart.images.empty()) {
+    STASIS_TRY(client.DeleteJob(options.job));
+    if (!globals.quiet) PrintStderr(fmt::format("stasis: {}: it starts anew\n", restart.why));
+  }
+  return std::move(restart.images);
+}
+
+// Restores the newest of these images that can be restored.
+Outcome RestoreInstead(const Globals& globals, const RunOptions& options,
+                       const std::vector<std::string>& images) {
+  v1::RestoreRequest request;
+  request.set_job(options.job);
+  if (!options.log.empty()) request.set_log(AbsolutePath(options.log));
+  request.set_gpu_map(options.gpu_map);
+  Globals printing = globals;
+  printing.result_on_stderr = options.attach;
+  auto restore = [&] {
+    return RestoreNewest(
+        images,
+        [&](const std::string& image) {
+          request.set_source(image);
+          return RunRestore(printing, request);
+        },
+        PrintStderr);
+  };
+  if (!options.attach) {
+    STASIS_TRY(restore());
+    return 0;
+  }
+  STASIS_ASSIGN(const api::Call call, OpenCall(globals));
+  return api::RestoreAttached(call, request, restore, options.attach_flags.ToMessage(),
+                              NoteFor(globals));
+}
+
 // Runs in this process even if there is a daemon, so that the job inherits the session's limits,
 // control group, directory and environment.
 Outcome Run(const Globals& globals, const RunOptions& options) {
   if (globals.command.empty()) {
     return FailUsage("there is no program to run", "stasis run [OPTIONS] [--] CMD ARG...");
   }
+  STASIS_ASSIGN(const std::vector<std::string> images, ImagesToRestore(globals, options));
+  if (!images.empty()) return RestoreInstead(globals, options, images);
   v1::RunRequest request;
   request.set_job(options.job);
   for (const std::string& argument : globals.command) request.add_argv(argument);
   if (!options.log.empty()) request.set_log(AbsolutePath(options.log));
   request.set_no_agent(options.no_agent);
+  STASIS_TRY(SetEnvironment(options, request));
   STASIS_ASSIGN(*request.mutable_share(), options.share.Class());
   const bool by_default = SharesByDefault(globals, options);
   if (by_default) request.set_share(globals.settings().share_default);
@@ -105,6 +172,15 @@ void RegisterRun(App app, const std::function<void(Action)>& select) {
   verb->add_flag("--no-agent", options->no_agent,
                  "Start the program without the agent: suspend and dump then use the driver alone, "
                  "which is slower");
+  verb->add_option("--env", options->environment,
+                   "Set a variable of the program's environment; may be repeated")
+      ->repeatable()
+      ->option_text("NAME=VALUE");
+  verb->add_flag("--or-restore", options->or_restore,
+                 "If a job of this name was dumped and has not finished, restore its newest image "
+                 "that can be restored, instead of starting the program");
+  verb->add_option("--gpu-map", options->gpu_map,
+                   "With --or-restore: move to other GPUs, as `stasis restore` does");
   options->share.AddTo(verb);
   verb->footer(
       "The program's command line begins after `--`, or at the first word that is neither an "

@@ -72,6 +72,11 @@ def layout(folder: pathlib.Path) -> None:
                  "share/man/man8/stasisd.8"):
         if not (tree / name).exists():
             fail(f"{name} is missing")
+    # Like every plugin of Slurm, it is compiled natively.
+    if not EMULATOR:
+        for name in ("libexec/stasis-step", "lib/stasis/slurm/stasis.so"):
+            if not (tree / name).exists():
+                fail(f"{name} is missing")
     for part in ("criu", "curl"):
         if not list(tree.glob(f"share/licenses/{part}/{part}_*.orig.tar.*")):
             fail(f"the source of {part} is missing")

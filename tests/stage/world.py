@@ -252,6 +252,10 @@ class World:
 
     # Checks.
 
+    def accept_mounts(self):
+        """From now on the mounts that exist are not leftovers."""
+        self._mounts = isolate.mounts()
+
     def leftovers(self):
         """Returns leftovers that are not allowed between two operations."""
         found = []

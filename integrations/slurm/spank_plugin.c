@@ -1,0 +1,277 @@
+/* Slurm's plugin: puts stasis-step in front of the program of each task of a job that was submitted
+ * with --stasis, or in a partition in which that is the default.
+ *
+ *   plugstack.conf:  optional /usr/lib/stasis/lib/stasis/slurm/stasis.so [launcher=PATH]
+ * [partitions=LIST]
+ *
+ *   launcher    the program stasis-step; default: that of the plugin's own installation
+ *   partitions  names, separated by commas, of partitions where --stasis is the default
+ *
+ * The launcher gets CAP_CHECKPOINT_RESTORE and no other right, as an ambient capability:
+ *
+ *   task_init_privileged  as root: keeps the capabilities that slurmstepd needs to become the user,
+ *                         and this one, across the change of user ids
+ *   task_init             as the user: keeps this one only, and starts the launcher
+ *
+ * If the first one fails, the task runs without Stasis and without the capability. If the second
+ * one fails, the task fails. The reason is in slurmd's log and in the task's output.
+ *
+ * Compiled for one release of Slurm, as every SPANK plugin. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <linux/capability.h>
+#include <linux/securebits.h>
+#include <slurm/slurm.h>
+#include <slurm/spank.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+SPANK_PLUGIN(stasis, 1)
+
+enum { PATH_SIZE = 4096, OPTIONS_SIZE = 256, NAME_SIZE = 64 };
+
+static char launcher[PATH_SIZE];
+static char partitions[1024];
+static char options[OPTIONS_SIZE]; /* the value of --stasis */
+static enum { NOT_GIVEN, GIVEN, OFF } given;
+static bool holds_rights; /* task_init_privileged has changed the capabilities */
+
+/* Returns true if `word` of this length is one of a list's words, which commas separate. */
+static bool lists(const char* list, const char* word, size_t length) {
+  while (*list != '\0') {
+    const size_t here = strcspn(list, ",");
+    if (here == length && strncmp(list, word, length) == 0) return true;
+    list += here + (list[here] == ',');
+  }
+  return false;
+}
+
+/* Called for sbatch, salloc and srun, and again in slurmstepd. A wrong option is refused before the
+ * job is submitted; stasis-step checks the values. */
+static int take_option(int value, const char* text, int remote) {
+  (void)value;
+  (void)remote;
+  if (text == NULL || *text == '\0' || strcmp(text, "(null)") == 0) text = "";
+  if (strcmp(text, "off") == 0) {
+    given = OFF;
+    return 0;
+  }
+  for (const char* word = text; *word != '\0';) {
+    const size_t length = strcspn(word, ","), name = strcspn(word, "=");
+    if (name >= length || !lists("every,keep,to", word, name)) {
+      slurm_error("--stasis=%s: \"%.*s\" is not an option; --stasis[=every=30m,keep=3,to=REPO|off]",
+                  text, (int)length, word);
+      return -1;
+    }
+    word += length + (word[length] == ',');
+  }
+  if (snprintf(options, sizeof options, "%s", text) >= (int)sizeof options) {
+    slurm_error("--stasis: the value is too long");
+    return -1;
+  }
+  given = GIVEN;
+  return 0;
+}
+
+static struct spank_option stasis_option = {"stasis",
+                                            "every=30m,keep=3,to=REPO",
+                                            "dump GPU programs when the job is preempted, and "
+                                            "continue them after the requeue (docs/slurm.md)",
+                                            2 /* the value is optional */,
+                                            1,
+                                            take_option};
+
+/* Sets the launcher to ROOT/libexec/stasis-step, if this file is ROOT/lib/stasis/slurm/stasis.so.
+ */
+static void find_launcher(void) {
+  Dl_info info;
+  char path[PATH_SIZE];
+  if (dladdr((void*)find_launcher, &info) == 0 || realpath(info.dli_fname, path) == NULL) return;
+  for (int i = 0; i < 4; ++i) {
+    char* slash = strrchr(path, '/');
+    if (slash == NULL) return;
+    *slash = '\0';
+  }
+  if (snprintf(launcher, sizeof launcher, "%s/libexec/stasis-step", path) >= (int)sizeof launcher) {
+    launcher[0] = '\0';
+  }
+}
+
+int slurm_spank_init(spank_t spank, int count, char** words) {
+  find_launcher();
+  for (int i = 0; i < count; ++i) {
+    if (strncmp(words[i], "launcher=", 9) == 0) {
+      snprintf(launcher, sizeof launcher, "%s", words[i] + 9);
+    } else if (strncmp(words[i], "partitions=", 11) == 0) {
+      snprintf(partitions, sizeof partitions, "%s", words[i] + 11);
+    } else {
+      slurm_error("stasis: plugstack.conf has an unknown argument: %s", words[i]);
+    }
+  }
+  const spank_context_t context = spank_context();
+  if (context == S_CTX_LOCAL || context == S_CTX_REMOTE || context == S_CTX_ALLOCATOR) {
+    return spank_option_register(spank, &stasis_option) == ESPANK_SUCCESS ? 0 : -1;
+  }
+  return 0;
+}
+
+/* Returns true if this task gets the launcher. */
+static bool is_wanted(spank_t spank) {
+  if (given == OFF) return false;
+  uint32_t step = 0;
+  if (spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS) return false;
+  /* The step of job_container plugins, and the shell of salloc. */
+  if (step == SLURM_EXTERN_CONT || step == SLURM_INTERACTIVE_STEP) return false;
+  if (given == GIVEN) return true;
+  char partition[256];
+  return spank_getenv(spank, "SLURM_JOB_PARTITION", partition, sizeof partition) ==
+             ESPANK_SUCCESS &&
+         lists(partitions, partition, strlen(partition));
+}
+
+/* Sets all capabilities of this process to `rights`, one bit for each. */
+static int set_rights(uint64_t rights, bool inheritable) {
+  struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+  struct __user_cap_data_struct data[2];
+  for (int word = 0; word < 2; ++word) {
+    const uint32_t bits = (uint32_t)(rights >> (32 * word));
+    data[word].effective = data[word].permitted = bits;
+    data[word].inheritable = inheritable ? bits : 0;
+  }
+  return (int)syscall(SYS_capset, &header, data);
+}
+
+#define BIT(capability) (UINT64_C(1) << (capability))
+
+int slurm_spank_task_init_privileged(spank_t spank, int count, char** words) {
+  (void)count;
+  (void)words;
+  if (!is_wanted(spank)) return 0;
+  if (access(launcher, X_OK) != 0) {
+    slurm_error("stasis: the task runs without Stasis: %s: %s", launcher, strerror(errno));
+    return 0;
+  }
+  if (prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP) != 0) {
+    slurm_error("stasis: the task runs without Stasis: securebits: %s", strerror(errno));
+    return 0;
+  }
+  /* slurmstepd still has to become the user, and task_init to undo the line above. */
+  if (set_rights(BIT(CAP_SETUID) | BIT(CAP_SETGID) | BIT(CAP_SETPCAP) | BIT(CAP_CHECKPOINT_RESTORE),
+                 false) != 0) {
+    slurm_error("stasis: the task runs without Stasis: capabilities: %s", strerror(errno));
+    prctl(PR_SET_SECUREBITS, 0);
+    return 0;
+  }
+  holds_rights = true;
+  return 0;
+}
+
+/* Leaves this process, which belongs to the user now, CAP_CHECKPOINT_RESTORE alone. */
+static int keep_one_right(void) {
+  if (prctl(PR_SET_SECUREBITS, 0) != 0) return -1; /* needs CAP_SETPCAP */
+  if (set_rights(BIT(CAP_CHECKPOINT_RESTORE), true) != 0) return -1;
+  return prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_CHECKPOINT_RESTORE, 0, 0);
+}
+
+/* Renames the variables of the dynamic loader, so that no library of the user's choice is loaded
+ * into a program that has the right. stasis-step gives them back to the task's program. */
+static int rename_loader_variables(spank_t spank) {
+  char** environment = NULL;
+  if (spank_get_item(spank, S_JOB_ENV, &environment) != ESPANK_SUCCESS) return -1;
+  size_t names = 0;
+  for (char** variable = environment; *variable != NULL; ++variable) ++names;
+  char** found = calloc(names + 1, sizeof *found);
+  if (found == NULL) return -1;
+  names = 0;
+  for (char** variable = environment; *variable != NULL; ++variable) {
+    if (strncmp(*variable, "LD_", 3) != 0) continue;
+    found[names] = strdup(*variable);
+    if (found[names] == NULL) return -1;
+    ++names;
+  }
+  int result = 0;
+  for (size_t i = 0; i < names && result == 0; ++i) {
+    char* equals = strchr(found[i], '=');
+    if (equals == NULL) continue;
+    *equals = '\0';
+    char* renamed = NULL;
+    if (asprintf(&renamed, "STASIS_TASK_%s", found[i]) < 0) return -1;
+    if (spank_setenv(spank, renamed, equals + 1, 1) != ESPANK_SUCCESS ||
+        spank_unsetenv(spank, found[i]) != ESPANK_SUCCESS) {
+      result = -1;
+    }
+    free(renamed);
+  }
+  for (size_t i = 0; i < names; ++i) free(found[i]);
+  free(found);
+  return result;
+}
+
+/* Makes the launcher the first word of the task's command line. */
+static int put_launcher_in_front(spank_t spank) {
+  uint32_t job = 0, step = 0, task = 0;
+  if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS ||
+      spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS ||
+      spank_get_item(spank, S_TASK_GLOBAL_ID, &task) != ESPANK_SUCCESS) {
+    return -1;
+  }
+  /* The item S_SLURM_RESTART_COUNT is always 0 in steps other than the batch script (22.05). */
+  char restarts[16];
+  if (spank_getenv(spank, "SLURM_RESTART_COUNT", restarts, sizeof restarts) != ESPANK_SUCCESS) {
+    strcpy(restarts, "0");
+  }
+  const bool is_script = step == SLURM_BATCH_SCRIPT;
+  char name[NAME_SIZE];
+  if (is_script) {
+    snprintf(name, sizeof name, "slurm-%u.batch", job);
+  } else {
+    snprintf(name, sizeof name, "slurm-%u.%u.%u", job, step, task);
+  }
+  const char* front[] = {launcher, "--job",     name,    "--restarts",
+                         restarts, "--options", options, is_script ? "--script" : "--",
+                         "--"};
+  const int words = is_script ? 9 : 8;
+  /* Slurm 23.11 and newer. Slurm then starts the program after its other preparations. */
+  int (*prepend)(spank_t, int, const char**) =
+      (int (*)(spank_t, int, const char**))dlsym(RTLD_DEFAULT, "spank_prepend_task_argv");
+  if (prepend != NULL) return prepend(spank, words, front) == ESPANK_SUCCESS ? 0 : -1;
+
+  char **argv = NULL, **environment = NULL;
+  int argc = 0;
+  if (spank_get_item(spank, S_JOB_ARGV, &argc, &argv) != ESPANK_SUCCESS ||
+      spank_get_item(spank, S_JOB_ENV, &environment) != ESPANK_SUCCESS) {
+    return -1;
+  }
+  const char** all = calloc((size_t)(words + argc + 1), sizeof *all);
+  if (all == NULL) return -1;
+  memcpy(all, front, (size_t)words * sizeof *all);
+  memcpy(all + words, argv, (size_t)argc * sizeof *all);
+  execve(launcher, (char* const*)all, environment);
+  slurm_error("stasis: cannot start %s: %s", launcher, strerror(errno));
+  free(all);
+  return -1;
+}
+
+int slurm_spank_task_init(spank_t spank, int count, char** words) {
+  (void)count;
+  (void)words;
+  if (!holds_rights) return 0;
+  /* From here on an error fails the task: its environment is not the user's any more, and it must
+   * not run with a right that it should not have. */
+  if (keep_one_right() != 0) {
+    slurm_error("stasis: cannot set the capabilities of the task: %s", strerror(errno));
+    return -1;
+  }
+  if (rename_loader_variables(spank) != 0 || put_launcher_in_front(spank) != 0) {
+    slurm_error("stasis: cannot prepare the task");
+    return -1;
+  }
+  return 0;
+}

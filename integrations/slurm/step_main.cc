@@ -1,0 +1,277 @@
+// stasis-step: the launcher that Slurm's plugin puts in front of a task's program. It is the task:
+// Slurm sends signals to it, and its exit code is the task's. See task.h.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/timerfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/file.h"
+#include "base/install_layout.h"
+#include "base/rights.h"
+#include "base/subprocess.h"
+#include "slurm/task.h"
+
+extern char** environ;
+
+namespace stasis::slurm {
+namespace {
+
+// The plugin renames variables of the dynamic loader, so that no library of the user is loaded into
+// programs that have CRIU's right. They are for the task's program alone.
+constexpr std::string_view kRenamed = "STASIS_TASK_LD_";
+constexpr std::string_view kRenamedPrefix = "STASIS_TASK_";
+
+// Slurm's description of the GPUs of a task; the task has none if all are empty.
+constexpr const char* kGpuVariables[] = {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
+                                         "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"};
+
+void Tell(const Error& error) {
+  std::string text = "stasis-step: " + error.ToString() + "\n";
+  if (!error.hint.empty()) text += error.hint + "\n";
+  (void)WriteAll(STDERR_FILENO, text);
+}
+
+int CodeOf(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
+
+bool HasGpus() {
+  for (const char* name : kGpuVariables) {
+    const char* value = ::getenv(name);
+    if (value != nullptr && *value != '\0' && std::string_view(value) != "NoDevFiles") return true;
+  }
+  return false;
+}
+
+// Returns the renamed variables under their own names, and the new names as empty, which removes
+// them from the program's environment.
+std::vector<std::string> ProgramEnvironment() {
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    if (!text.starts_with(kRenamed)) continue;
+    variables.emplace_back(text.substr(kRenamedPrefix.size()));
+    variables.push_back(std::string(text.substr(0, text.find('='))) + "=");
+  }
+  return variables;
+}
+
+// Runs a task's program without Stasis.
+int RunAlone(const TaskOptions& options) {
+  for (const std::string& variable : ProgramEnvironment()) {
+    const size_t equals = variable.find('=');
+    const std::string name = variable.substr(0, equals), value = variable.substr(equals + 1);
+    if (value.empty()) {
+      ::unsetenv(name.c_str());
+    } else {
+      ::setenv(name.c_str(), value.c_str(), 1);
+    }
+  }
+  DropRights();
+  std::vector<char*> argv;
+  for (const std::string& word : options.program) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  ::execvp(argv[0], argv.data());
+  const int error = errno;
+  Tell(ErrnoError(error, "cannot run " + options.program[0]));
+  return error == ENOENT ? 127 : 126;
+}
+
+// Copies a batch script to a place where it stays until the job has finished: Slurm deletes its own
+// copy when the job is requeued, and a shell has its script open.
+Result<std::string> KeepScript(const TaskOptions& options) {
+  const char* state = ::getenv("STASIS_STATE_DIR");
+  const char* home = ::getenv("HOME");
+  if (state == nullptr && home == nullptr) {
+    return Fail(Code::kNotFound, "there is no folder for the batch script", "set HOME");
+  }
+  const std::string folder = state != nullptr ? std::string(state) + "/slurm"
+                                              : std::string(home) + "/.local/state/stasis/slurm";
+  const std::string copy = folder + "/" + options.job;
+  // A restored shell needs the file unchanged.
+  if (options.restarts > 0 && PathExists(copy)) return copy;
+  STASIS_TRY(MakeDirs(folder));
+  STASIS_ASSIGN(const std::string text, ReadFile(options.program[0]));
+  STASIS_TRY(ReplaceFile(copy, text));
+  if (::chmod(copy.c_str(), 0700) != 0) return FailErrno(errno, "chmod " + copy);
+  return copy;
+}
+
+class RealCommands : public Commands {
+ public:
+  explicit RealCommands(std::string stasis) : stasis_(std::move(stasis)) {}
+
+  void Note(const std::string& text) override {
+    (void)WriteAll(STDERR_FILENO, "stasis-step: " + text + "\n");
+  }
+  int Run(const std::vector<std::string>& args) override {
+    auto child = Start({"-q", "--no-daemon"}, args, {});
+    return child ? Await(*child) : 1;
+  }
+
+  std::string Ask(const std::vector<std::string>& args) override {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return "";
+    UniqueFd read(ends[0]), write(ends[1]), null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    auto child = Start({"--json", "--no-daemon"}, args, {{1, write.get()}, {2, null.get()}});
+    write.Reset();
+    if (!child) return "";
+    std::string text;
+    char buffer[4096];
+    for (ssize_t got; (got = ::read(read.get(), buffer, sizeof buffer)) > 0;) {
+      text.append(buffer, static_cast<size_t>(got));
+    }
+    return Await(*child) == 0 ? text : "";
+  }
+
+  Status StartAttached(const std::vector<std::string>& args) override {
+    STASIS_ASSIGN(attached_, Start({"-q", "--no-daemon"}, args, {{0, 0}, {1, 1}, {2, 2}}));
+    return {};
+  }
+  void KillAttached() override {
+    attached_.Kill(SIGKILL);
+    (void)attached_.Wait();
+  }
+
+  void StartBackground(const std::vector<std::string>& args) override {
+    if (background_) return;
+    auto child = Start({"-q", "--no-daemon"}, args, {});
+    if (child) background_ = std::move(*child);
+  }
+  void CancelBackground() override {
+    if (!background_) return;
+    background_->Kill(SIGTERM);
+    (void)background_->Wait();
+    background_.reset();
+  }
+
+  // Reaps what has ended. Returns the exit code of the attached command once.
+  std::optional<int> Reap() {
+    const Deadline now = Deadline::In(std::chrono::milliseconds(0));
+    if (background_ && background_->Wait(now)) background_.reset();
+    auto status = attached_.Wait(now);
+    if (!status) return std::nullopt;
+    return CodeOf(*status);
+  }
+
+ private:
+  Result<Subprocess> Start(std::vector<std::string> words, const std::vector<std::string>& args,
+                           std::map<int, int> fds) {
+    SpawnOptions spawn;
+    words.insert(words.begin(), stasis_);
+    words.insert(words.end(), args.begin(), args.end());
+    spawn.argv = std::move(words);
+    spawn.fds = std::move(fds);
+    // `stasis` passes the right to CRIU alone.
+    spawn.rights = SpawnOptions::Rights::kDump;
+    auto child = Subprocess::Spawn(spawn);
+    if (!child) Tell(child.error());
+    return child;
+  }
+
+  static int Await(Subprocess& child) {
+    auto status = child.Wait();
+    return status ? CodeOf(*status) : 1;
+  }
+
+  std::string stasis_;
+  Subprocess attached_;
+  std::optional<Subprocess> background_;
+};
+
+// The signals that a task turns into commands. Faults of this program and stops by a terminal,
+// except the one by which Slurm announces a suspend, have their usual effect.
+sigset_t HandledSignals() {
+  sigset_t set;
+  sigfillset(&set);
+  for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, SIGPIPE, SIGTTIN,
+                     SIGTTOU, SIGXFSZ, SIGXCPU, SIGWINCH}) {
+    sigdelset(&set, signal);
+  }
+  return set;
+}
+
+Result<UniqueFd> StartTimer(int64_t every_s) {
+  UniqueFd timer(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  const itimerspec times{{every_s, 0}, {every_s, 0}};  // 0: never expires
+  if (!timer || ::timerfd_settime(timer.get(), 0, &times, nullptr) != 0) {
+    return FailErrno(errno, "timerfd");
+  }
+  return timer;
+}
+
+Result<int> RunTask(TaskOptions options) {
+  const sigset_t handled = HandledSignals();
+  ::sigprocmask(SIG_BLOCK, &handled, nullptr);
+  UniqueFd signals(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals) return FailErrno(errno, "signalfd");
+  STASIS_ASSIGN(const UniqueFd timer, StartTimer(options.user.every_s));
+  if (options.script) {
+    STASIS_ASSIGN(options.program[0], KeepScript(options));
+  }
+  STASIS_ASSIGN(const std::string root, InstallRoot());
+  RealCommands commands(root + "/bin/stasis");
+  Task task(std::move(options), commands);
+  STASIS_TRY(task.Begin(ProgramEnvironment()));
+  while (!task.exit_code()) {
+    pollfd fds[] = {{signals.get(), POLLIN, 0}, {timer.get(), POLLIN, 0}};
+    if (::poll(fds, 2, -1) < 0 && errno != EINTR) return FailErrno(errno, "poll");
+    uint64_t expired = 0;
+    if (::read(timer.get(), &expired, sizeof expired) == sizeof expired) task.OnTimer();
+    signalfd_siginfo info;
+    while (::read(signals.get(), &info, sizeof info) == sizeof info) {
+      const int signal = static_cast<int>(info.ssi_signo);
+      if (signal != SIGCHLD) task.OnSignal(signal);
+    }
+    // The attached command's end is looked at last, because a signal may have caused it.
+    if (task.exit_code()) break;
+    if (auto code = commands.Reap()) task.OnAttachedEnd(*code);
+  }
+  return *task.exit_code();
+}
+
+// Ends this process as the program ended, so that Slurm reports the same.
+int EndAs(int code) {
+  if (code <= 128 || code >= 128 + NSIG) return code;
+  const int signal = code - 128;
+  const rlimit no_core{0, 0};
+  ::setrlimit(RLIMIT_CORE, &no_core);
+  ::signal(signal, SIG_DFL);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, signal);
+  ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
+  ::raise(signal);
+  return code;
+}
+
+int Main(const std::vector<std::string>& words) {
+  HoldRights();
+  auto options = ParseTaskOptions(words);
+  if (!options) {
+    Tell(options.error());
+    return 2;
+  }
+  if (!HasGpus()) return RunAlone(*options);
+  // A helper that stays would delay the end of the step, and its memory is charged to the step.
+  ::setenv("STASIS_HELPER_IDLE_S", "0", 1);
+  auto code = RunTask(std::move(*options));
+  if (!code) {
+    Tell(code.error());
+    return ExitCode(code.error());
+  }
+  return EndAs(*code);
+}
+
+}  // namespace
+}  // namespace stasis::slurm
+
+int main(int argc, char** argv) { return stasis::slurm::Main({argv + 1, argv + argc}); }

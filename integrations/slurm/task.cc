@@ -1,0 +1,171 @@
+#include "slurm/task.h"
+
+#include <signal.h>
+
+#include <nlohmann/json.hpp>
+
+namespace stasis::slurm {
+namespace {
+
+using nlohmann::json;
+using Words = std::vector<std::string>;
+
+// Returns a member of a JSON object; null if there is none.
+json Member(const json& document, const char* name) {
+  return document.is_object() && document.contains(name) ? document[name] : json();
+}
+
+// Returns null if the text is not JSON.
+json Parse(const std::string& text) {
+  return json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+}  // namespace
+
+// Returns true if the program exists, so that it can be dumped or get a signal.
+bool Task::Job::HasProgram() const {
+  return state == "running" || state == "suspended" || state == "failed";
+}
+
+Task::Job Task::ReadJob() {
+  const json document = Parse(commands_.Ask({"inspect", options_.job}));
+  const json state = Member(document, "state"), code = Member(document, "code");
+  Job job;
+  if (state.is_string()) job.state = state;
+  if (code.is_number_integer()) job.code = code;
+  return job;
+}
+
+// Returns the words of the command that continues or starts a requeued task, before `--`.
+Words Task::WordsToContinue() {
+  const Job job = ReadJob();
+  const bool has_images = !Images().empty();
+  if (has_images && job.state == "exited" && job.code == 0) {
+    // It did not finish by itself, because then it would have no images: it has handled a SIGTERM
+    // after a dump that failed.
+    return {"restore", "--attach", "--gpu-map", "auto", options_.job};
+  }
+  if (!has_images)
+    commands_.Note("the task starts over, because job " + options_.job + " has no image");
+  return {"run", "--attach", "--job", options_.job, "--or-restore", "--gpu-map", "auto"};
+}
+
+Status Task::Begin(const Words& environment) {
+  Words words = {"run", "--attach", "--job", options_.job};
+  if (options_.restarts > 0) {
+    words = WordsToContinue();
+  } else if (ReadJob().state != "absent") {
+    // The numbers of Slurm's jobs start again when a cluster is set up anew.
+    commands_.Run({"delete", options_.job});
+  }
+  if (words[0] == "restore") return commands_.StartAttached(words);
+  for (const std::string& variable : environment) {
+    words.insert(words.end(), {"--env", variable});
+  }
+  words.emplace_back("--");
+  words.insert(words.end(), options_.program.begin(), options_.program.end());
+  return commands_.StartAttached(words);
+}
+
+void Task::OnSignal(int signal) {
+  if (exit_code_) return;
+  switch (signal) {
+    case SIGTERM:
+      Terminate();
+      break;
+    case SIGTSTP:
+      if (suspended_ || dumped_) break;
+      commands_.CancelBackground();
+      suspended_ = commands_.Run({"suspend", options_.job}) == 0;
+      break;
+    case SIGCONT:
+      // Slurm also sends SIGCONT before each SIGTERM.
+      if (suspended_ && !dumped_) suspended_ = commands_.Run({"resume", options_.job}) != 0;
+      break;
+    default:
+      if (!dumped_) SignalProgram(signal);
+  }
+}
+
+void Task::OnTimer() {
+  if (suspended_ || dumped_ || terminating_ || exit_code_ || !ReadJob().HasProgram()) return;
+  Words words = {"dump", "--leave-running", options_.job};
+  if (options_.user.to.empty()) {
+    words.insert(words.end(), {"--keep", std::to_string(options_.user.keep)});
+  } else {
+    words.insert(words.end(), {"--to", options_.user.to});
+  }
+  commands_.StartBackground(words);
+}
+
+void Task::OnAttachedEnd(int code) {
+  if (exit_code_) return;
+  commands_.CancelBackground();
+  exit_code_ = dumped_ ? kDumpedExitCode : code;
+  if (*exit_code_ == 0 && !terminating_) DeleteImages();
+}
+
+bool Task::Dump() {
+  Words words = {"dump", options_.job};
+  if (options_.user.to.empty()) {
+    words.insert(words.end(), {"--keep", std::to_string(options_.user.keep)});
+  } else {
+    words.insert(words.end(), {"--to", options_.user.to});
+  }
+  // The dump may have succeeded although a later step has failed, such as a copy to a repository.
+  dumped_ = commands_.Run(words) == 0 || ReadJob().state == "dumped";
+  return dumped_;
+}
+
+void Task::Terminate() {
+  if (dumped_) return;
+  if (terminating_) return SignalProgram(SIGTERM);
+  commands_.CancelBackground();
+  if (!ReadJob().HasProgram()) return StopStart();
+  if (Dump()) return;
+  terminating_ = true;
+  // A suspended program could not use its GPU to shut down.
+  if (suspended_) suspended_ = commands_.Run({"resume", options_.job}) != 0;
+  SignalProgram(SIGTERM);
+}
+
+// Ends a start or restore in progress. An image from which it was restored is left as it was.
+void Task::StopStart() {
+  commands_.KillAttached();
+  commands_.Run({"recover"});
+  const Job job = ReadJob();
+  if (job.state == "exited" && job.code == 0) {
+    exit_code_ = 0;  // the program had just finished
+    return;
+  }
+  exit_code_ = kDumpedExitCode;
+  if (!job.HasProgram() || Dump()) return;
+  // Slurm kills what is left of the program when this task ends.
+  SignalProgram(SIGTERM);
+}
+
+void Task::SignalProgram(int signal) {
+  commands_.Run({"kill", "--only", "--signal", std::to_string(signal), options_.job});
+}
+
+// Returns the images of the job that exist, here or in a repository.
+Words Task::Images() {
+  Words images;
+  const json document = Parse(commands_.Ask({"checkpoints", options_.job}));
+  for (const json& checkpoint : Member(document, "checkpoints")) {
+    const json image = Member(checkpoint, "image"), copy = Member(checkpoint, "copy");
+    if (Member(checkpoint, "exists") == true && image.is_string()) {
+      images.push_back(image);
+    } else if (copy.is_string()) {
+      images.push_back(copy);
+    }
+  }
+  return images;
+}
+
+void Task::DeleteImages() {
+  for (const std::string& image : Images()) commands_.Run({"image", "delete", image});
+  commands_.Run({"delete", options_.job});
+}
+
+}  // namespace stasis::slurm

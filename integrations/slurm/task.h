@@ -1,0 +1,85 @@
+// A task of a Slurm job under Stasis: what stasis-step does when Slurm sends signals to it.
+//
+//   event                  effect
+//   start                  the program is restored if the task was dumped before, otherwise started
+//   SIGTERM                dump, exit code 75. If the dump fails, the program gets SIGTERM
+//   SIGTSTP, SIGCONT       suspend, resume
+//   another signal         the program gets it
+//   `every` has passed     dump --leave-running
+//   the program has ended  its exit code. If it has ended by itself with code 0, its job and images
+//                          are deleted
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "slurm/task_options.h"
+
+namespace stasis::slurm {
+
+// Exit code of a task that was dumped. With `RequeueExit=75` Slurm requeues its job.
+inline constexpr int kDumpedExitCode = 75;
+
+// The commands of Stasis that a task needs. `args` are the words after `stasis`.
+class Commands {
+ public:
+  virtual ~Commands() = default;
+  // Prints a line in the task's output.
+  virtual void Note(const std::string& text) = 0;
+  // Runs a command to its end, and returns its exit code. Its errors are shown in the task's
+  // output.
+  virtual int Run(const std::vector<std::string>& args) = 0;
+  // Returns the result of a command as JSON text, or an empty text if it failed.
+  virtual std::string Ask(const std::vector<std::string>& args) = 0;
+  // Starts the command that stays attached to the program, with the task's standard input and
+  // output. Task::OnAttachedEnd reports its end.
+  virtual Status StartAttached(const std::vector<std::string>& args) = 0;
+  // Kills the attached command, and waits until it has ended.
+  virtual void KillAttached() = 0;
+  // Starts a dump beside the running program. Does nothing if one is in progress.
+  virtual void StartBackground(const std::vector<std::string>& args) = 0;
+  // Cancels that dump, and waits until it has been undone.
+  virtual void CancelBackground() = 0;
+};
+
+// Not safe to call from several threads.
+class Task {
+ public:
+  Task(TaskOptions options, Commands& commands)
+      : options_(std::move(options)), commands_(commands) {}
+
+  // Starts or restores the program. `environment`: NAME=VALUE, variables for the program alone.
+  Status Begin(const std::vector<std::string>& environment);
+  void OnSignal(int signal);
+  void OnTimer();
+  // `code`: exit code of the attached command, 128+N after signal N.
+  void OnAttachedEnd(int code);
+
+  // The task's exit code, once it has ended.
+  std::optional<int> exit_code() const { return exit_code_; }
+
+ private:
+  struct Job {
+    std::string state = "absent";  // if there is no such job
+    std::optional<int> code;
+    bool HasProgram() const;
+  };
+  Job ReadJob();
+  void Terminate();
+  bool Dump();
+  void SignalProgram(int signal);
+  void StopStart();
+  std::vector<std::string> WordsToContinue();
+  std::vector<std::string> Images();
+  void DeleteImages();
+
+  TaskOptions options_;
+  Commands& commands_;
+  bool suspended_ = false;
+  bool dumped_ = false;
+  bool terminating_ = false;  // SIGTERM was passed on
+  std::optional<int> exit_code_;
+};
+
+}  // namespace stasis::slurm

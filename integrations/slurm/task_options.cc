@@ -1,0 +1,94 @@
+#include "slurm/task_options.h"
+
+#include <charconv>
+#include <limits>
+
+namespace stasis::slurm {
+namespace {
+
+tl::unexpected<Error> FailUsage(std::string message, std::string hint = {}) {
+  return Fail(Code::kInvalidArgument, Domain::kUsage, 0, std::move(message), std::move(hint));
+}
+
+// Parses a number from `least` on at the beginning of `text`, and removes it.
+bool TakeNumber(std::string_view& text, int64_t least, int64_t& number) {
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || number < least || number > std::numeric_limits<int>::max()) {
+    return false;
+  }
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  return true;
+}
+
+// Parses "90", "90s", "30m" or "2h".
+bool ParseSeconds(std::string_view text, int64_t& seconds) {
+  if (!TakeNumber(text, 1, seconds)) return false;
+  if (text == "h") seconds *= 3600;
+  if (text == "m") seconds *= 60;
+  return text.empty() || text == "s" || text == "m" || text == "h";
+}
+
+Status SetUserOption(const std::string& word, UserOptions& options) {
+  const size_t equals = word.find('=');
+  const std::string name = word.substr(0, equals);
+  const std::string value = equals == word.npos ? "" : word.substr(equals + 1);
+  if (name == "every" && ParseSeconds(value, options.every_s)) return {};
+  if (name == "keep") {
+    std::string_view text = value;
+    if (int64_t number = 0; TakeNumber(text, 1, number) && text.empty()) {
+      options.keep = static_cast<int>(number);
+      return {};
+    }
+  }
+  if (name == "to" && !value.empty()) {
+    options.to = value;
+    return {};
+  }
+  return FailUsage("--stasis=" + word + " is not an option",
+                   "--stasis[=every=30m,keep=3,to=REPO], in any selection");
+}
+
+}  // namespace
+
+Result<UserOptions> ParseUserOptions(const std::string& text) {
+  UserOptions options;
+  for (size_t at = 0; at < text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    STASIS_TRY(SetUserOption(text.substr(at, comma - at), options));
+    at = comma + 1;
+  }
+  return options;
+}
+
+Result<TaskOptions> ParseTaskOptions(const std::vector<std::string>& words) {
+  TaskOptions options;
+  size_t at = 0;
+  for (; at < words.size() && words[at] != "--"; ++at) {
+    const std::string& word = words[at];
+    if (word == "--script") {
+      options.script = true;
+      continue;
+    }
+    if (at + 1 == words.size()) return FailUsage(word + " needs a value");
+    const std::string& value = words[++at];
+    if (word == "--job") {
+      options.job = value;
+    } else if (word == "--options") {
+      STASIS_ASSIGN(options.user, ParseUserOptions(value));
+    } else if (word == "--restarts") {
+      std::string_view text = value;
+      int64_t number = 0;
+      if (!TakeNumber(text, 0, number) || !text.empty()) return FailUsage(value + " is no number");
+      options.restarts = static_cast<int>(number);
+    } else {
+      return FailUsage("unknown option " + word);
+    }
+  }
+  if (at < words.size())
+    options.program.assign(words.begin() + static_cast<long>(at) + 1, words.end());
+  if (options.job.empty()) return FailUsage("--job NAME is missing");
+  if (options.program.empty()) return FailUsage("there is no program to run");
+  return options;
+}
+
+}  // namespace stasis::slurm

@@ -1,0 +1,33 @@
+// The command line of stasis-step, and the options of `sbatch --stasis=...`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace stasis::slurm {
+
+// As in "--stasis=every=30m,keep=3,to=fleet".
+struct UserOptions {
+  int64_t every_s = 0;  // seconds between two dumps while the task runs; 0: none
+  int keep = 2;         // images that stay on this machine
+  std::string to;       // repository of the images; empty: this machine
+};
+
+// Returns a usage error that names the wrong word.
+Result<UserOptions> ParseUserOptions(const std::string& text);
+
+struct TaskOptions {
+  std::string job;      // name of the task's job in Stasis
+  int restarts = 0;     // how often Slurm has requeued the job
+  bool script = false;  // the program is a batch script, which Slurm deletes
+  UserOptions user;
+  std::vector<std::string> program;
+};
+
+// stasis-step --job NAME [--restarts N] [--script] [--options TEXT] -- CMD ARG...
+Result<TaskOptions> ParseTaskOptions(const std::vector<std::string>& words);
+
+}  // namespace stasis::slurm

@@ -1,0 +1,326 @@
+#include "slurm/task.h"
+
+#include <gmock/gmock.h>
+#include <signal.h>
+
+namespace stasis::slurm {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Words = std::vector<std::string>;
+
+std::string Joined(const Words& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
+  return text;
+}
+
+// Records commands, and keeps the state of the job as the real ones would.
+class FakeCommands : public Commands {
+ public:
+  void Note(const std::string& text) override { log.push_back("note: " + text); }
+  int Run(const Words& args) override {
+    const std::string line = Joined(args);
+    log.push_back(line);
+    for (const std::string& verb : failing) {
+      if (args[0] == verb) return 1;
+    }
+    if (args[0] == "dump") state = "dumped";
+    if (args[0] == "delete") state = "absent";
+    return 0;
+  }
+  std::string Ask(const Words& args) override {
+    if (args[0] == "checkpoints" && !has_image) return "";
+    if (args[0] == "checkpoints") {
+      return R"({"checkpoints": [{"kind": "suspend", "image": null, "exists": false},
+                                 {"kind": "dump", "image": "/i/1", "exists": true},
+                                 {"kind": "dump", "image": "/i/gone", "exists": false}]})";
+    }
+    if (state == "absent") return "";
+    return R"({"state": ")" + state + R"(", "code": )" + code + "}";
+  }
+  Status StartAttached(const Words& args) override {
+    log.push_back("attached: " + Joined(args));
+    return {};
+  }
+  void KillAttached() override {
+    log.emplace_back("killed");
+    state = state_after_kill;
+  }
+  void StartBackground(const Words& args) override {
+    log.push_back("beside: " + Joined(args));
+    beside = true;
+  }
+  void CancelBackground() override {
+    if (beside) log.emplace_back("cancelled");
+    beside = false;
+  }
+
+  Words log;
+  Words failing;
+  bool has_image = true;
+  bool beside = false;  // a dump beside the program is in progress
+  std::string state = "absent", state_after_kill = "dumped", code = "null";
+};
+
+class TaskTest : public ::testing::Test {
+ protected:
+  TaskTest() { Make("", 0); }
+  void Make(const std::string& user, int restarts) {
+    TaskOptions options;
+    options.job = "slurm-7.0.0";
+    options.restarts = restarts;
+    options.user = *ParseUserOptions(user);
+    options.program = {"train", "--fast"};
+    task_ = std::make_unique<Task>(std::move(options), commands_);
+  }
+  // The task's program runs, and the log is empty.
+  void Running() {
+    ASSERT_TRUE(task_->Begin({}));
+    commands_.state = "running";
+    commands_.log.clear();
+  }
+
+  FakeCommands commands_;
+  std::unique_ptr<Task> task_;
+};
+
+TEST_F(TaskTest, FirstRunStartsTheProgram) {
+  ASSERT_TRUE(task_->Begin({"LD_PRELOAD=x.so"}));
+  EXPECT_THAT(commands_.log, ElementsAre("attached: run --attach --job slurm-7.0.0 --env "
+                                         "LD_PRELOAD=x.so -- train --fast"));
+  task_->OnAttachedEnd(3);
+  EXPECT_EQ(task_->exit_code(), 3);
+}
+
+TEST_F(TaskTest, FirstRunIgnoresAJobOfAnEarlierCluster) {
+  commands_.state = "dumped";
+  ASSERT_TRUE(task_->Begin({}));
+  EXPECT_THAT(commands_.log,
+              ElementsAre("delete slurm-7.0.0",
+                          "attached: run --attach --job slurm-7.0.0 -- train --fast"));
+}
+
+TEST_F(TaskTest, RequeuedTaskIsRestored) {
+  Make("", 1);
+  commands_.state = "dumped";
+  ASSERT_TRUE(task_->Begin({}));
+  EXPECT_THAT(commands_.log, ElementsAre("attached: run --attach --job slurm-7.0.0 --or-restore "
+                                         "--gpu-map auto -- train --fast"));
+}
+
+TEST_F(TaskTest, RequeuedTaskWithoutAnImageSaysThatItStartsOver) {
+  Make("", 1);
+  commands_.state = "exited";
+  commands_.has_image = false;
+  ASSERT_TRUE(task_->Begin({}));
+  EXPECT_THAT(commands_.log[0], HasSubstr("the task starts over"));
+  EXPECT_THAT(commands_.log[1], HasSubstr("attached: run --attach"));
+}
+
+TEST_F(TaskTest, TaskThatHandledTermIsRestoredFromTheImageBefore) {
+  Running();
+  commands_.failing = {"dump"};
+  task_->OnSignal(SIGTERM);
+  commands_.log.clear();
+  task_->OnAttachedEnd(0);
+  EXPECT_THAT(commands_.log, IsEmpty());
+  Make("", 1);
+  commands_.state = "exited";
+  commands_.code = "0";
+  ASSERT_TRUE(task_->Begin({"LD_PRELOAD=x.so"}));
+  EXPECT_THAT(commands_.log, ElementsAre("attached: restore --attach --gpu-map auto slurm-7.0.0"));
+}
+
+TEST_F(TaskTest, TermDumpsAndExitsWith75) {
+  Running();
+  task_->OnSignal(SIGCONT);  // as Slurm sends it before SIGTERM
+  task_->OnSignal(SIGTERM);
+  EXPECT_THAT(commands_.log, ElementsAre("dump slurm-7.0.0 --keep 2"));
+  EXPECT_FALSE(task_->exit_code());
+  task_->OnSignal(SIGTERM);
+  task_->OnSignal(SIGUSR1);
+  task_->OnAttachedEnd(75);
+  EXPECT_EQ(task_->exit_code(), 75);
+  EXPECT_EQ(commands_.log.size(), 1u);
+}
+
+TEST_F(TaskTest, ImageMayGoToARepository) {
+  Make("to=fleet,keep=5", 0);
+  Running();
+  task_->OnSignal(SIGTERM);
+  EXPECT_THAT(commands_.log, ElementsAre("dump slurm-7.0.0 --to fleet"));
+}
+
+TEST_F(TaskTest, FailedDumpPassesTermOn) {
+  Running();
+  commands_.failing = {"dump"};
+  task_->OnSignal(SIGTERM);
+  EXPECT_THAT(commands_.log,
+              ElementsAre("dump slurm-7.0.0 --keep 2", "kill --only --signal 15 slurm-7.0.0"));
+  // The second one is passed on at once.
+  commands_.log.clear();
+  task_->OnSignal(SIGTERM);
+  EXPECT_THAT(commands_.log, ElementsAre("kill --only --signal 15 slurm-7.0.0"));
+  task_->OnAttachedEnd(143);
+  EXPECT_EQ(task_->exit_code(), 143);
+}
+
+TEST_F(TaskTest, SuspendAndResume) {
+  Running();
+  task_->OnSignal(SIGTSTP);
+  task_->OnSignal(SIGTSTP);
+  task_->OnSignal(SIGCONT);
+  task_->OnSignal(SIGCONT);
+  EXPECT_THAT(commands_.log, ElementsAre("suspend slurm-7.0.0", "resume slurm-7.0.0"));
+}
+
+TEST_F(TaskTest, SuspendedTaskIsDumpedWithoutAResume) {
+  Running();
+  task_->OnSignal(SIGTSTP);
+  task_->OnSignal(SIGTERM);
+  task_->OnSignal(SIGCONT);
+  EXPECT_THAT(commands_.log, ElementsAre("suspend slurm-7.0.0", "dump slurm-7.0.0 --keep 2"));
+}
+
+TEST_F(TaskTest, SuspendedTaskThatCannotBeDumpedIsResumedToShutDown) {
+  Running();
+  task_->OnSignal(SIGTSTP);
+  commands_.failing = {"dump"};
+  commands_.log.clear();
+  task_->OnSignal(SIGTERM);
+  EXPECT_THAT(commands_.log, ElementsAre("dump slurm-7.0.0 --keep 2", "resume slurm-7.0.0",
+                                         "kill --only --signal 15 slurm-7.0.0"));
+}
+
+TEST_F(TaskTest, FailedSuspendIsTriedAgain) {
+  Running();
+  commands_.failing = {"suspend"};
+  task_->OnSignal(SIGTSTP);
+  task_->OnSignal(SIGCONT);
+  commands_.failing = {};
+  task_->OnSignal(SIGTSTP);
+  EXPECT_THAT(commands_.log, ElementsAre("suspend slurm-7.0.0", "suspend slurm-7.0.0"));
+}
+
+TEST_F(TaskTest, OtherSignalsArePassedOn) {
+  Running();
+  for (int signal : {SIGUSR1, SIGINT, SIGHUP}) task_->OnSignal(signal);
+  EXPECT_THAT(commands_.log, ElementsAre("kill --only --signal 10 slurm-7.0.0",
+                                         "kill --only --signal 2 slurm-7.0.0",
+                                         "kill --only --signal 1 slurm-7.0.0"));
+}
+
+TEST_F(TaskTest, TermDuringARestoreLeavesTheImage) {
+  Make("", 1);
+  commands_.state = "starting";
+  ASSERT_TRUE(task_->Begin({}));
+  commands_.log.clear();
+  task_->OnSignal(SIGTERM);
+  EXPECT_THAT(commands_.log, ElementsAre("killed", "recover"));
+  EXPECT_EQ(task_->exit_code(), 75);
+}
+
+TEST_F(TaskTest, TermAtTheEndOfARestoreDumpsAgain) {
+  Make("", 1);
+  commands_.state = "starting";
+  commands_.state_after_kill = "running";
+  ASSERT_TRUE(task_->Begin({}));
+  commands_.log.clear();
+  task_->OnSignal(SIGTERM);
+  EXPECT_THAT(commands_.log, ElementsAre("killed", "recover", "dump slurm-7.0.0 --keep 2"));
+  EXPECT_EQ(task_->exit_code(), 75);
+}
+
+TEST_F(TaskTest, TermAsTheProgramFinishesKeepsItsCode) {
+  Running();
+  commands_.state = commands_.state_after_kill = "exited";
+  commands_.code = "0";
+  task_->OnSignal(SIGTERM);
+  EXPECT_EQ(task_->exit_code(), 0);
+}
+
+TEST_F(TaskTest, FinishedTaskLeavesNoImage) {
+  Running();
+  task_->OnAttachedEnd(0);
+  EXPECT_THAT(commands_.log, ElementsAre("image delete /i/1", "delete slurm-7.0.0"));
+  EXPECT_EQ(task_->exit_code(), 0);
+}
+
+TEST_F(TaskTest, FailedTaskKeepsItsImages) {
+  Running();
+  task_->OnAttachedEnd(1);
+  EXPECT_THAT(commands_.log, IsEmpty());
+}
+
+TEST_F(TaskTest, TimerDumpsTheRunningProgram) {
+  Make("every=1m,keep=4", 0);
+  Running();
+  task_->OnTimer();
+  EXPECT_THAT(commands_.log, ElementsAre("beside: dump --leave-running slurm-7.0.0 --keep 4"));
+  commands_.log.clear();
+  commands_.state = "starting";
+  task_->OnTimer();
+  EXPECT_THAT(commands_.log, IsEmpty());
+  commands_.state = "running";
+  task_->OnSignal(SIGTSTP);
+  commands_.log.clear();
+  task_->OnTimer();
+  EXPECT_THAT(commands_.log, IsEmpty());
+}
+
+TEST_F(TaskTest, DumpInProgressIsCancelledFirst) {
+  for (int event : {SIGTERM, SIGTSTP, 0}) {
+    Make("every=1m", 0);
+    Running();
+    task_->OnTimer();
+    commands_.log.clear();
+    if (event == 0) {
+      task_->OnAttachedEnd(0);
+    } else {
+      task_->OnSignal(event);
+    }
+    EXPECT_EQ(commands_.log[0], "cancelled") << event;
+  }
+}
+
+TEST(UserOptions, EverySelection) {
+  auto options = ParseUserOptions("every=30m,keep=3,to=fleet");
+  ASSERT_TRUE(options);
+  EXPECT_EQ(options->every_s, 1800);
+  EXPECT_EQ(options->keep, 3);
+  EXPECT_EQ(options->to, "fleet");
+  EXPECT_EQ(ParseUserOptions("every=90")->every_s, 90);
+  EXPECT_EQ(ParseUserOptions("every=2h")->every_s, 7200);
+  EXPECT_EQ(ParseUserOptions("")->every_s, 0);
+}
+
+TEST(UserOptions, WrongWordsAreNamed) {
+  for (const char* word : {"keep=0", "keep=", "keep=3x", "every=0", "every=5d", "to=", "often",
+                           "every=-1", "keep=99999999999999999999"}) {
+    auto options = ParseUserOptions(word);
+    ASSERT_FALSE(options) << word;
+    EXPECT_THAT(options.error().message, HasSubstr(word));
+  }
+}
+
+TEST(TaskOptions, CommandLine) {
+  auto options = ParseTaskOptions({"--job", "slurm-1.batch", "--restarts", "2", "--script",
+                                   "--options", "keep=1", "--", "/job", "--", "x"});
+  ASSERT_TRUE(options) << options.error().ToString();
+  EXPECT_EQ(options->job, "slurm-1.batch");
+  EXPECT_EQ(options->restarts, 2);
+  EXPECT_TRUE(options->script);
+  EXPECT_EQ(options->user.keep, 1);
+  EXPECT_THAT(options->program, ElementsAre("/job", "--", "x"));
+  for (const Words& words :
+       {Words{}, Words{"--job", "a"}, Words{"--job", "a", "--"}, Words{"--", "x"}, Words{"--job"},
+        Words{"--nope", "1", "--", "x"}, Words{"--job", "a", "--restarts", "x", "--", "x"}}) {
+    EXPECT_FALSE(ParseTaskOptions(words)) << Joined(words);
+  }
+}
+
+}  // namespace
+}  // namespace stasis::slurm

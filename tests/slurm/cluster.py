@@ -1,0 +1,324 @@
+"""A cluster of Slurm's own daemons on this machine: a controller and two nodes, each with one software GPU, with
+Stasis's plugin, and an ordinary user who submits jobs."""
+
+import os
+import pathlib
+import re
+import socket
+import stat
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
+import isolate  # noqa: E402
+import processes  # noqa: E402
+from processes import Late, wait_until  # noqa: E402
+from world import Failed, World, demand  # noqa: E402
+
+ALICE = 4001
+PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol", "squeue", "scancel")
+# Seconds until an event that takes a second or two on an idle machine.
+SOON_S = 90
+ENDED = ("CANCELLED", "COMPLETED", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
+
+CONFIG = """\
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket,cred_expire=5
+CryptoType=crypto/munge
+ProctrackType=proctrack/cgroup
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=1
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmdSpoolDir={folder}/spool/%n
+StateSaveLocation={folder}/spool/ctld
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/%n.log
+SlurmUser=root
+GresTypes=gpu
+ReturnToService=2
+JobRequeue=1
+RequeueExit=75
+KillWait={kill_wait}
+PreemptMode=REQUEUE
+PreemptType=preempt/partition_prio
+SlurmctldParameters=preempt_send_user_signal
+SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2,sched_min_interval=0
+PlugStackConfig={folder}/plugstack.conf
+CliFilterPlugins=cli_filter/lua
+NodeName={nodes} NodeHostname={host} NodeAddr=127.0.0.1 Port=[17001-17002] CPUs=2 RealMemory=1000 Gres=gpu:1
+PartitionName=low Nodes={nodes} Default=YES PriorityTier=1
+PartitionName=grace Nodes={nodes} PriorityTier=1 GraceTime=20
+PartitionName=high Nodes={nodes} PriorityTier=10 PreemptMode=OFF
+"""
+
+
+def missing():
+    """Returns the programs of Slurm that this machine lacks."""
+    return [name for name in PROGRAMS if not any(
+        os.access(f"{folder}/{name}", os.X_OK) for folder in ("/usr/bin", "/usr/sbin"))]
+
+
+class Cluster:
+    """Call start() before any other method, and stop() at the end."""
+
+    def __init__(self, build, kill_wait=30):
+        self.world = World(build, devices=2, uid=ALICE)
+        self.folder = self.world.folder / "slurm"
+        self.kill_wait = kill_wait
+        # Control groups of nodes are named after them, and other tests may run at the same time.
+        self.prefix = f"n{os.stat('/proc/self/ns/pid').st_ino}x"
+        self.nodes = [f"{self.prefix}{number}" for number in (1, 2)]
+        self.env = {**self.world.env, "SLURM_CONF": str(self.folder / "slurm.conf"),
+                    "PATH": f"/usr/sbin:/usr/bin:/sbin:/bin:{self.world.bin}"}
+        self._daemons = {}
+
+    # Set-up.
+
+    def start(self):
+        self.world.folder.chmod(0o755)
+        self.folder.mkdir()
+        for name in ("munge", "spool", "spool/ctld", "dev"):
+            (self.folder / name).mkdir(mode=0o755)
+        self._add_address()
+        self._add_user()
+        self._add_driver()
+        self.world.accept_mounts()
+        self._configure()
+        self._start_munge()
+        self._daemon("slurmctld", "slurmctld", "-D", "-c")
+        for node in self.nodes:
+            self._daemon(node, "slurmd", "-D", "-N", node)
+        self.await_idle()
+
+    def await_idle(self):
+        """Waits until no job runs or completes."""
+        def idle():
+            ended = [name for name, daemon in self._daemons.items() if daemon.poll() is not None]
+            demand(not ended, lambda: f"{ended} ended:\n{self.logs()}")
+            self.world.reap()
+            return self.command("sinfo", "-h", "-o", "%T", check=False).split() == ["idle"]
+        wait_until(idle, SOON_S, lambda: f"the nodes are not idle:\n{self.logs()}")
+
+    def _add_address(self):
+        """Slurm's daemons listen on no machine that has only the loopback device (AI_ADDRCONFIG)."""
+        for words in ("link add slurm0 type veth peer name slurm1", "addr add 192.0.2.1/24 dev slurm0",
+                      "link set slurm0 up", "link set slurm1 up"):
+            self.command("ip", *words.split())
+
+    def _bind(self, path, text):
+        """Replaces a file of the system in this test's mount namespace."""
+        own = self.world.folder / path.name
+        own.write_bytes(text)
+        isolate.mount(str(own), str(path), flags=isolate.MS_BIND)
+
+    def _add_user(self):
+        for path, line in (("/etc/passwd", f"alice:x:{ALICE}:{ALICE}::{self.world.folder}:/bin/sh\n"),
+                           ("/etc/group", f"alice:x:{ALICE}:\n")):
+            path = pathlib.Path(path)
+            self._bind(path, path.read_bytes() + line.encode())
+
+    def _add_driver(self):
+        """The plugin removes LD_LIBRARY_PATH from programs of Stasis, so the software driver must be installed like a
+        real one."""
+        conf, cache = self.world.folder / "driver.conf", self.world.folder / "driver.cache"
+        conf.write_text(f"{self.world.build}/lib/softgpu\ninclude /etc/ld.so.conf\n")
+        subprocess.run(["/sbin/ldconfig", "-X", "-f", conf, "-C", cache], check=True)
+        self._bind(pathlib.Path("/etc/ld.so.cache"), cache.read_bytes())
+
+    def _configure(self):
+        write = lambda name, text: (self.folder / name).write_text(text)  # noqa: E731
+        write("slurm.conf", CONFIG.format(
+            folder=self.folder, host=socket.gethostname(), nodes=f"{self.prefix}[1-2]", kill_wait=self.kill_wait))
+        integration = pathlib.Path(__file__).resolve().parents[2] / "integrations" / "slurm"
+        write("cli_filter.lua", (integration / "cli_filter.lua").read_text())
+        write("cgroup.conf", "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
+        for number in (0, 1):
+            # Slurm demands a device, which nobody opens, and takes the GPU's index from its name.
+            os.mknod(self.folder / "dev" / f"nvidia{number}", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        write("gres.conf", "".join(f"NodeName={node} Name=gpu File={self.folder}/dev/nvidia{number}\n"
+                                   for number, node in enumerate(self.nodes)))
+        self.set_plugin(f"{self.world.build}/lib/stasis/slurm/stasis.so")
+
+    def set_plugin(self, words):
+        """Sets the line of plugstack.conf, which every step and command reads."""
+        (self.folder / "plugstack.conf").write_text(f"optional {words}\n")
+
+    def _start_munge(self):
+        key = self.folder / "munge" / "key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o400)
+        at = self.folder / "munge"
+        self._daemon("munged", "munged", "--foreground", "--force", f"--key-file={key}", f"--socket={at}/socket",
+                     f"--pid-file={at}/pid", f"--seed-file={at}/seed", f"--log-file={at}/log")
+        wait_until((at / "socket").exists, SOON_S, lambda: f"munged does not start:\n{self.logs()}")
+
+    def _daemon(self, name, *words):
+        with open(self.folder / f"{name}.out", "wb") as out:
+            self._daemons[name] = subprocess.Popen(
+                words, env={"PATH": self.env["PATH"], "LANG": "C.UTF-8", "SLURM_CONF": self.env["SLURM_CONF"]},
+                cwd="/", stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+        self.world.own(self._daemons[name].pid)
+
+    def stop(self):
+        for name in (*self.nodes, "slurmctld", "munged"):
+            daemon = self._daemons.pop(name, None)
+            if daemon:
+                daemon.terminate()
+                daemon.wait(SOON_S)
+        self._end_jobs()
+        self._remove_control_groups()
+        for path in ("/etc/passwd", "/etc/group", "/etc/ld.so.cache"):
+            isolate.unmount(path)
+
+    def _end_jobs(self):
+        """Ends what a failed test has left."""
+        def left():
+            self.world.reap()
+            return [pid for pid in processes.all_pids() if pid != os.getpid()]
+        for pid in left():
+            processes.end(pid)
+        wait_until(lambda: not left(), SOON_S, lambda: "left: " + ", ".join(map(processes.describe, left())))
+
+    def control_groups(self):
+        """Returns the control groups of the nodes, those below before those above."""
+        found = []
+        for top in pathlib.Path("/sys/fs/cgroup").glob(f"*/slurm_{self.prefix}*"):
+            found += [pathlib.Path(at) for at, _, _ in os.walk(top, topdown=False)]
+        return found
+
+    def _remove_control_groups(self):
+        for group in self.control_groups():
+            group.rmdir()
+
+    # Commands.
+
+    def command(self, *words, user=0, check=True, errors=False):
+        """Runs a command of Slurm, and returns its output, also on stderr with `errors`. `user`: 0 or ALICE."""
+        prefix = [] if user == 0 else ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
+        done = subprocess.run([*prefix, *map(str, words)], env=self.env, cwd=self.world.folder,
+                              text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=120, check=False)
+        demand(done.returncode == 0 or not check,
+               lambda: f"{words}: {done.returncode}\n{done.stdout}{done.stderr}\n{self.logs()}")
+        return done.stdout + (done.stderr if errors else "")
+
+    def logs(self):
+        parts = []
+        for path in sorted(self.folder.glob("*.log")) + sorted(self.folder.glob("*.out")):
+            parts.append(f"--- {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-25:]))
+        return "\n".join(parts)
+
+    def submit(self, script, *options):
+        return Job(self, script, options)
+
+
+class Job:
+    """A batch job of alice."""
+
+    def __init__(self, cluster, script, options):
+        self.cluster = cluster
+        folder = cluster.world.folder
+        path = folder / f"job-{len(list(folder.glob('job-*.sh')))}.sh"
+        path.write_text("#!/bin/bash\n" + script)
+        path.chmod(0o755)
+        self.id = cluster.command("sbatch", "--parsable", "--open-mode=append", "--requeue", "--mem=200", "-n1",
+                                  f"--output={folder}/%j.out", *options, path, user=ALICE).strip()
+        self.path = folder / f"{self.id}.out"
+        self.answer = 100  # the last one of a counter
+
+    def field(self, name):
+        shown = self.cluster.command("scontrol", "show", "job", self.id, check=False)
+        found = re.search(rf"\b{name}=(\S+)", shown)
+        return found[1] if found else ""
+
+    def state(self):
+        self.cluster.world.reap()  # a killed program's pid is taken until then
+        return self.field("JobState")
+
+    def output(self):
+        return processes.text_of(self.path)
+
+    def await_state(self, *states):
+        def look():
+            state = self.state()
+            if state in states:
+                return state
+            demand(state not in ENDED, lambda: f"job {self.id} is {state}, not {states}:\n{self.tell()}")
+            return None
+        return wait_until(look, SOON_S, lambda: f"job {self.id} is {self.state()}, not {states}:\n{self.tell()}")
+
+    def await_output(self, pattern):
+        expression = re.compile(pattern, re.M)
+
+        def look():
+            ended = self.state() in ENDED  # must precede the read of the last output
+            found = expression.search(self.output())
+            demand(found or not ended, lambda: f"job {self.id} ended and did not print {pattern}:\n{self.tell()}")
+            return found
+        return wait_until(look, SOON_S, lambda: f"job {self.id} did not print {pattern}:\n{self.tell()}")
+
+    def tell(self):
+        return f"The output of job {self.id}:\n{self.output()[-3000:]}"
+
+    # A counter.
+
+    def send(self, text):
+        """Returns the answer to a packet. While the counter is not there, packets to it are refused."""
+        port = self.await_output(r"^PORT (\d+)$")[1]
+
+        def ask():
+            done = subprocess.run([self.cluster.world.workloads / "udp_send", "--timeout", "60000", port, text],
+                                  text=True, capture_output=True, check=False)
+            if done.returncode == 0:
+                return done.stdout.strip()
+            state = self.state()
+            demand("refused" in done.stderr and state not in ENDED,
+                   lambda: f"no answer to {text}, job {self.id} is {state}: {done.stderr}\n{self.tell()}")
+            return None
+        return wait_until(ask, SOON_S, lambda: f"no answer to {text}, job {self.id} is {self.state()}\n{self.tell()}")
+
+    def expect_count(self):
+        """Checks that the count goes on by one, and that the memory is intact."""
+        self.answer += 1
+        answer = self.send("next")
+        demand(answer == str(self.answer), lambda: f"the counter answers {answer}, not {self.answer}:\n{self.tell()}")
+        answer = self.send("verify")
+        demand(answer.startswith("OK "), lambda: f"the counter's memory is {answer}")
+
+    def requeue(self, node=None):
+        """Requeues the job, and lets it start at once, on this node."""
+        self.cluster.command("scontrol", "requeue", self.id)
+        self.await_state("PENDING")
+        self.start_now(node)
+
+    def start_now(self, node=None):
+        change = [f"ReqNodeList={node}"] if node else []
+        # A job that starts in the second in which it ended fails: "Job credential revoked".
+        ended = int(time.time())
+        wait_until(lambda: int(time.time()) > ended + 1, SOON_S, "the clock stands still")
+        # Refused if the job has started by itself in the meantime.
+        self.cluster.command("scontrol", "update", f"JobId={self.id}", "StartTime=now", *change, check=False)
+        self.await_state("RUNNING")
+
+
+def run(build, *tests, **settings):
+    """Runs each function with a cluster. Returns the exit code of the test."""
+    isolate_failures = (Failed, Late, subprocess.SubprocessError)
+    cluster = Cluster(build, **settings)
+    try:
+        cluster.start()
+        for test in tests:
+            test(cluster)
+            print(f"{test.__name__}: as it should be", flush=True)
+    except isolate_failures as error:
+        print(f"{error}\n{cluster.logs()}")
+        return 1
+    finally:
+        cluster.stop()
+    return 0

@@ -1,0 +1,273 @@
+#!/usr/bin/env python3
+"""Jobs of Slurm that are requeued, preempted, cancelled and suspended continue where they stopped, or end completely.
+
+Real slurmctld, slurmd and munged; an ordinary user; two nodes with a software GPU each."""
+import argparse
+import pathlib
+import shutil
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
+import isolate  # noqa: E402
+import processes  # noqa: E402
+from processes import wait_until  # noqa: E402
+from world import demand, isolate_keep  # noqa: E402
+
+import cluster as slurm  # noqa: E402
+from cluster import ALICE, SOON_S  # noqa: E402
+
+REQUEUES = 3
+
+STEP = "srun -n1 --stasis {workloads}/counter --memory 32M"
+BATCH = """\
+x=kept
+{workloads}/counter --memory 32M
+echo "after the program: $? $x"
+"""
+
+
+def script(cluster, text):
+    return text.format(workloads=cluster.world.workloads)
+
+
+def images(cluster, job):
+    return sorted(cluster.world.images.glob(f"slurm-{job.id}.*"))
+
+
+def finish(cluster, job, may_leave=()):
+    """Ends the counter, and checks that nothing of the job is left."""
+    demand(job.send("quit") == "BYE", "the counter does not end")
+    job.await_output("^EXIT-SUCCESS$")
+    wait_until(lambda: job.state() == "COMPLETED", SOON_S, lambda: f"job {job.id} is {job.state()}:\n{job.tell()}")
+    left = set(images(cluster, job)) - set(may_leave)
+    demand(not left, lambda: f"images of a job that has finished: {left}")
+    for image in images(cluster, job):
+        cluster.world.stasis("image", "delete", image.name)
+    expect_gone(cluster, job)
+
+
+def expect_gone(cluster, job):
+    """Checks that no process of alice and no GPU memory is left."""
+    def left():
+        cluster.world.reap()
+        return [pid for pid in processes.all_pids() if uid(pid) == ALICE]
+    wait_until(lambda: not left(), SOON_S, lambda: "left: " + ", ".join(map(processes.describe, left())))
+    demand(free_memory(cluster), lambda: f"GPU memory is left: {cluster.world.gpus()}")
+    cluster.world.stasis("recover", expect=None)
+    demand(not cluster.world.leftovers(), lambda: f"left: {cluster.world.leftovers()}")
+
+
+def uid(pid):
+    status = processes.told(pid, "status")
+    return int(status.split(b"\nUid:")[1].split()[0]) if status else -1
+
+
+def free_memory(cluster):
+    return all(gpu["free_bytes"] == gpu["total_bytes"] for gpu in cluster.world.gpus())
+
+
+def requeued_step(cluster):
+    """A step is dumped by SIGTERM and restored after each requeue."""
+    job = cluster.submit(script(cluster, STEP), "--gres=gpu:1", f"--nodelist={cluster.nodes[0]}")
+    job.await_state("RUNNING")
+    job.expect_count()
+    for _ in range(REQUEUES):
+        job.requeue()
+        job.expect_count()
+    finish(cluster, job)
+
+
+def requeued_script(cluster):
+    """A batch script without srun is dumped whole, and continues behind its program with its variables."""
+    job = cluster.submit(script(cluster, BATCH), "--gres=gpu:1", "--stasis=keep=1", f"--nodelist={cluster.nodes[0]}")
+    job.await_state("RUNNING")
+    job.expect_count()
+    for _ in range(REQUEUES):
+        job.requeue()
+        job.expect_count()
+        demand(len(images(cluster, job)) == 1, lambda: f"keep=1 keeps {images(cluster, job)}")
+    finish(cluster, job)
+    demand("after the program: 0 kept" in job.output(), lambda: f"the script:\n{job.output()}")
+
+
+def preempted(cluster):
+    """A job with more rights takes the GPU. Slurm sends SIGTERM to the step, which exits with code 75 in the grace time;
+    RequeueExit requeues the job."""
+    job = cluster.submit(script(cluster, STEP), "--gres=gpu:1", "--partition=grace", f"--nodelist={cluster.nodes[0]}")
+    expect_continues_after_preemption(cluster, job)
+
+
+def preempted_script(cluster):
+    """The batch script gets SIGTERM at the beginning of the grace time by --signal, which cli_filter.lua adds."""
+    job = cluster.submit(script(cluster, BATCH), "--gres=gpu:1", "--stasis", "--partition=grace",
+                         f"--nodelist={cluster.nodes[0]}")
+    expect_continues_after_preemption(cluster, job)
+    demand("after the program: 0 kept" in job.output(), lambda: f"the script:\n{job.output()}")
+
+
+def expect_continues_after_preemption(cluster, job):
+    job.await_state("RUNNING")
+    job.expect_count()
+    taker = cluster.submit(script(cluster, "{workloads}/counter --memory 512M --rounds 2"), "--gres=gpu:1",
+                           "--partition=high", f"--nodelist={cluster.nodes[0]}")
+    taker.await_output("^EXIT-SUCCESS$")
+    if job.await_state("PENDING", "RUNNING") == "PENDING":
+        job.start_now()
+    job.expect_count()
+    finish(cluster, job)
+
+
+def await_images(cluster, job):
+    """Waits until the last two images were begun after this call."""
+    seen = set(images(cluster, job))
+    before = len(seen)
+
+    def look():
+        seen.update(images(cluster, job))
+        # The first new one may be of a dump that was in progress.
+        return len(seen) >= before + 3
+    wait_until(look, SOON_S, lambda: f"only {seen}\n{job.tell()}")
+
+
+def killed(cluster):
+    """A task whose launcher is killed, with the rest of the step by Slurm, continues from the last image that --stasis=every has written. If the newest
+    image is damaged, from the one before."""
+    step = "srun -n1 --stasis=every=1s,keep=2 {workloads}/counter --memory 32M"
+    job = cluster.submit(script(cluster, step), "--gres=gpu:1")
+    for is_damaged in (False, True):
+        job.await_state("RUNNING")
+        job.expect_count()
+        await_images(cluster, job)
+        for pid in cluster.world.named("stasis-step"):
+            processes.end(pid)
+        wait_until(lambda: job.state() == "FAILED", SOON_S, lambda: f"job {job.id} is {job.state()}")
+        cluster.await_idle()
+        if is_damaged:
+            dumps = cluster.world.stasis("checkpoints", f"slurm-{job.id}.0.0", "--json").json()["checkpoints"]
+            newest = [dump["image"] for dump in dumps if dump["exists"]][-1]
+            (pathlib.Path(newest) / "manifest.pb").write_bytes(b"damaged")
+        cluster.command("scontrol", "requeue", job.id)
+        wait_until(lambda: job.state() == "PENDING", SOON_S, lambda: f"job {job.id} is {job.state()}")
+        job.start_now()
+    job.expect_count()
+    demand("trying the image before it" in job.output(), lambda: job.output())
+    # A dump that was killed after its commit has left an image that the job's history lacks.
+    finish(cluster, job, may_leave=images(cluster, job))
+
+
+def missing_parts(cluster):
+    """A missing plugin breaks no job, and without the launcher a task runs without Stasis."""
+    plugin = f"{cluster.world.build}/lib/stasis/slurm/stasis.so"
+    for words, options in (("/no/such/stasis.so", ()), (f"{plugin} launcher=/no/such/launcher", ("--stasis",)),
+                           (f"{plugin} partitions=low", ("--stasis=off",))):
+        cluster.set_plugin(words)
+        job = cluster.submit("ps -o comm= $PPID", "--gres=gpu:1", *options)
+        wait_until(lambda job=job: job.state() == "COMPLETED", SOON_S, lambda job=job: f"job {job.id} is {job.state()}")
+        demand("slurmstepd" in job.output(), lambda job=job: job.output())
+    cluster.set_plugin(f"{plugin} partitions=low,other")
+    job = cluster.submit("cat /proc/$PPID/comm", "--gres=gpu:1")
+    wait_until(lambda: job.state() == "COMPLETED", SOON_S, lambda: f"job {job.id} is {job.state()}")
+    demand("stasis-shim" in job.output(), lambda: job.output())
+    cluster.set_plugin(plugin)
+
+
+def script_with_steps(cluster):
+    """A batch script that runs srun cannot be dumped: it begins anew, and its step continues."""
+    job = cluster.submit("echo begins\n" + script(cluster, STEP), "--gres=gpu:1", "--stasis")
+    job.await_state("RUNNING")
+    job.expect_count()
+    job.requeue()
+    job.expect_count()
+    finish(cluster, job)
+    demand(job.output().count("begins\n") == 2, lambda: f"the script:\n{job.output()}")
+
+
+def without_gpu(cluster):
+    """A job without GPUs is left alone: the same program, environment and rights as without --stasis."""
+    text = "grep CapEff /proc/self/status; printenv LD_LIBRARY_PATH; ps -o comm= $PPID; env | grep STASIS_TASK"
+    outputs = []
+    for options in ((), ("--stasis",)):
+        job = cluster.submit(text, *options)
+        wait_until(lambda job=job: job.state() in slurm.ENDED, SOON_S, lambda job=job: f"job {job.id} is {job.state()}")
+        outputs.append(job.output())
+    demand("CapEff:\t0000000000000000\n" in outputs[0] and outputs[0] == outputs[1], lambda: f"{outputs}")
+
+
+def rights_of_the_program(cluster):
+    """The program has no capability, and the loader's variables of its submitter."""
+    job = cluster.submit("srun --stasis sh -c 'grep CapEff /proc/self/status; printenv LD_LIBRARY_PATH; "
+                         "env | grep STASIS_TASK; exit 7'", "--gres=gpu:1")
+    wait_until(lambda: job.state() == "FAILED", SOON_S, lambda: f"job {job.id} is {job.state()}:\n{job.tell()}")
+    lines = job.output().splitlines()  # those of srun may be between those of the program
+    demand("CapEff:\t0000000000000000" in lines and cluster.env["LD_LIBRARY_PATH"] in lines, lambda: job.output())
+    demand("STASIS_TASK" not in job.output(), lambda: job.output())
+    demand(job.field("ExitCode") == "7:0", lambda: f"exit code {job.field('ExitCode')}")
+    expect_gone(cluster, job)
+
+
+def failed_dump(cluster):
+    """If the dump fails, the program gets SIGTERM, and the reason is in the job's output."""
+    job = cluster.submit(script(cluster, "exec {workloads}/counter --memory 32M"), "--gres=gpu:1", "--stasis",
+                         "--export=ALL,STASIS_FAULT=commit:before:fail")
+    job.await_state("RUNNING")
+    job.expect_count()
+    cluster.command("scancel", job.id, user=ALICE)
+    job.await_output("^EXIT-SUCCESS$")
+    demand("a fault was injected" in job.output(), lambda: job.output())
+    expect_gone(cluster, job)
+
+
+def wrong_option(cluster):
+    """A wrong option is refused before the job is submitted."""
+    done = cluster.command("sbatch", "--stasis=often", "--wrap", "true", user=ALICE, check=False, errors=True)
+    demand("--stasis=often" in done and "is not an option" in done, done)
+
+
+def cancelled(cluster):
+    """scancel ends the program, after a dump that nobody restores."""
+    job = cluster.submit(script(cluster, STEP), "--gres=gpu:1")
+    job.await_state("RUNNING")
+    job.expect_count()
+    cluster.command("scancel", job.id, user=ALICE)
+    wait_until(lambda: job.state() == "CANCELLED", SOON_S, lambda: f"job {job.id} is {job.state()}")
+    expect_gone(cluster, job)
+    for image in images(cluster, job):
+        cluster.world.stasis("image", "delete", image.name)
+
+
+def suspended(cluster):
+    """scontrol suspend frees the GPU, and resume fills it again."""
+    job = cluster.submit(script(cluster, STEP), "--gres=gpu:1")
+    job.await_state("RUNNING")
+    job.expect_count()
+    cluster.command("scontrol", "suspend", job.id)
+    job.await_state("SUSPENDED")
+    wait_until(lambda: free_memory(cluster), SOON_S, lambda: f"the GPU is not free: {cluster.world.gpus()}\n{job.tell()}")
+    cluster.command("scontrol", "resume", job.id)
+    job.await_state("RUNNING")
+    job.expect_count()
+    finish(cluster, job)
+
+
+TESTS = (requeued_step, requeued_script, preempted, preempted_script, killed, missing_parts, script_with_steps, without_gpu, rights_of_the_program, failed_dump,
+         wrong_option, cancelled, suspended)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--only", default="", help="only those whose name contains this")
+    options = parser.parse_args()
+    if slurm.missing():
+        print(f"SKIPPED: this machine has no {', '.join(slurm.missing())}")
+        return isolate.SKIPPED
+    isolate.enter(isolate_keep(options.build))
+    tests = [test for test in TESTS if options.only in test.__name__]
+    code = slurm.run(options.build, *tests)
+    for folder in pathlib.Path("/tmp").glob("world-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
