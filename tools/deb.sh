@@ -56,7 +56,7 @@ mkdir -p "$main/usr/lib/systemd/system" "$main/usr/share" "$soft/usr/share/man/m
 cp -a "$tree" "$main/usr/lib/stasis"
 mv "$main/usr/lib/stasis/share" "$share"
 
-to_softgpu bin/softgpu lib/softgpu libexec/softgpu-broker
+to_softgpu bin/softgpu lib/softgpu libexec/softgpu-broker libexec/softgpu-hip-unpause
 for file in "$tree"/workloads/*; do
   # `stasis bench` runs the program blocks, and `stasis check --gpu amd` hip_probe.
   case ${file##*/} in

@@ -5,15 +5,21 @@
 // saves it from the kernel driver to files of the image; here the driver moves it to memory of the
 // program, which CRIU saves. Its errors have the words of the real one.
 //
-//   dump      PAUSE_DEVICES, CHECKPOINT_DEVICES, fini (if the program goes on)
+//   dump      PAUSE_DEVICES, CHECKPOINT_DEVICES, fini (after a dump with --leave-running)
 //   restore   RESUME_DEVICES_LATE
+//
+// Like the real one, it leaves the programs of a failed dump stopped. softgpu-hip-unpause
+// (unpause_main.cc) continues them.
 //
 // Built without CRIU's headers: the structures below are CRIU's plugin ABI, version 0.2.
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <initializer_list>
 
@@ -23,6 +29,7 @@ extern "C" {
 void print_on_level(unsigned int level, const char* format, ...);
 int add_inventory_plugin(const char* name) __attribute__((weak));
 bool check_and_remove_inventory_plugin(const char* name, size_t length) __attribute__((weak));
+int criu_get_image_dir(void) __attribute__((weak));
 void set_compel_interrupt_only_mode(void) __attribute__((weak));
 extern int opts __attribute__((weak));  // its first member is final_state
 }
@@ -129,11 +136,21 @@ int PauseDevices(int pid) {
   return 0;
 }
 
+// Writes the file that the real plugin writes for each /dev/kfd. This one has no contents.
+bool WriteFile(int pid) {
+  char name[64];
+  snprintf(name, sizeof(name), "amdgpu-kfd-%d.img", pid);
+  if (criu_get_image_dir == nullptr) return false;
+  const int fd = openat(criu_get_image_dir(), name, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  return fd >= 0 && close(fd) == 0;
+}
+
 int CheckpointDevices(int pid) {
   Target target;
   if (!UsesHip(pid, &target)) return -ENOTSUP;
   const CUresult r = AskStopped(target, {CheckpointOp::kCheckpoint});
-  return r == CUDA_SUCCESS ? 0 : Failed("Failed to dump", r);
+  if (r != CUDA_SUCCESS) return Failed("Failed to dump", r);
+  return WriteFile(pid) ? 0 : Failed("Failed to write the image", CUDA_ERROR_OPERATING_SYSTEM);
 }
 
 int ResumeDevicesLate(int pid) {
@@ -152,10 +169,11 @@ int Init(int stage) {
   return 0;
 }
 
-// A failed dump, and one with --leave-running, gives the programs their GPU back.
+// The real plugin continues the queues in any dump that reaches the last device file; a program
+// that CRIU then ends does not need it.
 void Fini(int stage, int ret) {
-  const bool goes_on = ret != 0 || (&opts != nullptr && opts == kTaskAlive);
-  if (stage != kStageDump || !goes_on) return;
+  const bool goes_on = &opts != nullptr && opts == kTaskAlive;
+  if (stage != kStageDump || ret != 0 || !goes_on) return;
   for (int i = 0; i < g_held_count; ++i) (void)ResumeDevicesLate(g_held[i]);
 }
 

@@ -20,21 +20,24 @@ struct DriverKind {
   bool has_nvml;
   bool is_hardware;  // false: times are meaningless, and device files show the memory in use
   bool is_hip;       // the driver is the HIP runtime, which cannot checkpoint a process
+  // Program in libexec that continues the queues of the process with a given pid, for a HIP driver
+  // without /dev/kfd (device/hip/queues.h). Empty: none.
+  std::string_view unpause;
 };
 
 inline constexpr DriverKind kDriverKinds[] = {
     // Names of device files: 0 (the directory itself, which every process has open that called
     // cuInit) and 0/#4711 (a file of device memory).
     {"softgpu", "softgpuVersion", "/softgpu/", "SOFTGPU_", "softgpu-broker",
-     "lib/softgpu/block_hashes.softgpu.so", false, false, false},
+     "lib/softgpu/block_hashes.softgpu.so", false, false, false, ""},
     // The same software GPUs, used by a HIP program. Names of device files: 0, 0/#4711.
     {"softgpu-hip", "softgpuVersion", "/softgpu-hip/", "", "",
-     "lib/softgpu/block_hashes.softgpu.so", false, false, true},
+     "lib/softgpu/block_hashes.softgpu.so", false, false, true, "softgpu-hip-unpause"},
     // Names of device files: nvidia0, nvidiactl, nvidia-uvm, nvidia-uvm-tools, nvidia-modeset,
     // nvidia-caps/…, nvidia-caps-imex-channels/…
-    {"nvidia", nullptr, "/dev/nvidia", "", "", "", true, true, false},
+    {"nvidia", nullptr, "/dev/nvidia", "", "", "", true, true, false, ""},
     // Device files: kfd; and render nodes, which other programs use too (device/hip/hip_driver.h).
-    {"amd", nullptr, "/dev/kfd", "", "", "", false, true, true},
+    {"amd", nullptr, "/dev/kfd", "", "", "", false, true, true, ""},
 };
 
 // Returns the row of this name, or nullptr.

@@ -57,8 +57,8 @@ int CountLines(const std::string& text, const std::string& prefix) {
 
 class RealCommands final : public Commands {
  public:
-  RealCommands(std::string root, std::string folder)
-      : root_(std::move(root)), folder_(std::move(folder)) {}
+  RealCommands(std::string root, std::string folder, std::string arena)
+      : root_(std::move(root)), folder_(std::move(folder)), arena_(std::move(arena)) {}
   ~RealCommands() override { (void)RemoveAll(); }
 
   Ran Stasis(const std::vector<std::string>& arguments, milliseconds limit) override {
@@ -94,21 +94,27 @@ class RealCommands final : public Commands {
 
   const std::string root_;  // of the installation
   const std::string folder_;
+  const std::string arena_;  // a folder in a tmpfs
   std::string library_;
 };
 
-// The caller's, except what would lead the commands to the user's own jobs.
+// The caller's, without its settings of Stasis, which would lead the commands to the user's own
+// jobs, arenas and folders.
 std::vector<std::string> RealCommands::Environment() const {
+  constexpr std::string_view kKept[] = {"STASIS_CRIU", "STASIS_CUDA_LIBRARY"};
   std::map<std::string, std::string> ours = {
-      {"STASIS_STATE_DIR", State()},
-      {"STASIS_IMAGE_DIR", folder_ + "/images"},
+      {"STASIS_STATE_DIR", State()}, {"STASIS_IMAGE_DIR", folder_ + "/images"},
+      {"STASIS_ARENA_DIR", arena_},  {"STASIS_CONFIG", folder_ + "/config.toml"},
       {"STASIS_HELPER_IDLE_S", "0"},  // helpers end with their commands
   };
   if (!library_.empty()) ours["STASIS_CUDA_LIBRARY"] = library_;
   std::vector<std::string> env;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
-    if (!ours.contains(std::string(text.substr(0, text.find('='))))) env.emplace_back(text);
+    const std::string_view name = text.substr(0, text.find('='));
+    const bool kept = std::find(std::begin(kKept), std::end(kKept), name) != std::end(kKept);
+    if (name.starts_with("STASIS_") && !kept) continue;
+    if (!ours.contains(std::string(name))) env.emplace_back(text);
   }
   for (const auto& [name, value] : ours) env.push_back(name + "=" + value);
   return env;
@@ -193,8 +199,23 @@ std::string RealCommands::CriuLog() {
 }
 
 Status RealCommands::RemoveAll() {
-  (void)::umount2((State() + "/run/arena").c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+  (void)::umount2(arena_.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+  STASIS_TRY(Annotate(RemoveTree(arena_), "remove " + arena_));
   return Annotate(RemoveTree(folder_), "remove " + folder_);
+}
+
+// Makes a place for arenas that no other installation uses: a tmpfs of its own, or a folder in
+// /dev/shm if this user may not mount one.
+Result<std::string> MakeArenaFolder(const std::string& folder) {
+  const std::string own = folder + "/arena";
+  STASIS_TRY(MakeDirs(own, 0700));
+  if (::mount("stasis-check", own.c_str(), "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC,
+              "mode=0700,size=0") == 0) {
+    return own;
+  }
+  std::string shared = "/dev/shm/stasis-check-XXXXXX";
+  if (::mkdtemp(shared.data()) == nullptr) return FailErrno(errno, "make the folder " + shared);
+  return shared;
 }
 
 }  // namespace
@@ -206,7 +227,9 @@ Result<std::unique_ptr<Commands>> MakeCommands(const std::string& root) {
   if (::mkdtemp(folder.data()) == nullptr) return FailErrno(errno, "make the folder " + folder);
   // Programs load the agent from below this folder.
   if (::chmod(folder.c_str(), 0711) != 0) return FailErrno(errno, "chmod " + folder);
-  auto commands = std::make_unique<RealCommands>(root, std::move(folder));
+  STASIS_TRY(ReplaceFile(folder + "/config.toml", ""));
+  STASIS_ASSIGN(std::string arena, MakeArenaFolder(folder));
+  auto commands = std::make_unique<RealCommands>(root, std::move(folder), std::move(arena));
   if (!PathExists(commands->probe())) {
     return Fail(Code::kNotFound, "the program of this check is missing: " + commands->probe(),
                 "the installation is incomplete: unpack or build it again");

@@ -2,9 +2,13 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/magic.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
+
+#include <map>
 
 #include "base/file.h"
 
@@ -57,6 +61,32 @@ TEST_F(CommandsTest, RunsInAFolderOfItsOwnAndRemovesIt) {
     EXPECT_TRUE(PathExists(state));
   }
   EXPECT_FALSE(PathExists(state.substr(0, state.rfind('/'))));
+}
+
+TEST_F(CommandsTest, TheUsersOwnSettingsAreNotUsed) {
+  Script("bin/stasis", "env | grep ^STASIS_; cat \"$STASIS_CONFIG\"");
+  const std::map<std::string, std::string> users = {{"STASIS_ARENA_DIR", "/users"},
+                                                    {"STASIS_SPILL_DIR", "/users"},
+                                                    {"STASIS_CONFIG", "/users"},
+                                                    {"STASIS_SHARE", "batch"},
+                                                    {"STASIS_CRIU", "/criu"}};
+  for (const auto& [name, value] : users) ::setenv(name.c_str(), value.c_str(), 1);
+  std::string arena;
+  {
+    auto commands = Make();
+    const Ran ran = commands->Stasis({}, milliseconds(20000));
+    EXPECT_EQ(ran.out.find("/users"), std::string::npos) << ran.out;
+    EXPECT_EQ(ran.out.find("STASIS_SHARE"), std::string::npos) << ran.out;
+    EXPECT_NE(ran.out.find("STASIS_CRIU=/criu\n"), std::string::npos) << ran.out;
+    const size_t at = ran.out.find("STASIS_ARENA_DIR=") + std::string("STASIS_ARENA_DIR=").size();
+    arena = ran.out.substr(at, ran.out.find('\n', at) - at);
+    EXPECT_TRUE(PathExists(arena)) << arena;
+    struct statfs place {};
+    ASSERT_EQ(::statfs(arena.c_str(), &place), 0);
+    EXPECT_EQ(place.f_type, TMPFS_MAGIC);
+  }
+  EXPECT_FALSE(PathExists(arena));
+  for (const auto& [name, value] : users) ::unsetenv(name.c_str());
 }
 
 TEST_F(CommandsTest, ACommandThatHangsIsInterrupted) {

@@ -37,6 +37,7 @@ struct Run {
   std::string log;           // of the program
   int pid = 0;               // 0: it does not run
   bool hardware = true;
+  bool shared_gpus = false;  // other processes use the GPUs
 
   milliseconds Limit(seconds limit) const {
     const milliseconds left(std::max(deadline.PollTimeout(), 1));
@@ -145,6 +146,9 @@ Found Gpus(Run& run) {
     found.message = "the driver is " + run.report.driver + ", not HIP's";
     return found;
   }
+  const json processes = MemberOf(found.result, "processes");
+  // The server of a software GPU counts as a process that uses it.
+  run.shared_gpus = run.hardware && processes.is_array() && !processes.empty();
   found.message = run.report.driver +
                   (run.hardware ? "" : ", a software GPU: this run says nothing about AMD GPUs");
   return found;
@@ -176,6 +180,14 @@ Found Fact(Run& run) {
 constexpr char kExport[] = "export", kImport[] = "import-argument", kDmaBuffer[] = "dma-buffer",
                kOldAddress[] = "old-address", kSynchronize[] = "synchronize",
                kReleased[] = "released";
+
+// Takes most of a GPU's memory, which other processes may need.
+Found Released(Run& run) {
+  if (run.shared_gpus) {
+    return Skipped("other processes use the GPUs, and this step takes most of the free memory");
+  }
+  return Fact<kReleased>(run);
+}
 
 // ---- A program
 
@@ -282,8 +294,7 @@ constexpr Row kRows[] = {
     {"old-address", "memory can be mapped at its old address", "hip-library", Fact<kOldAddress>},
     {"synchronize", "hipDeviceSynchronize waits for the streams of all threads", "hip-library",
      Fact<kSynchronize>},
-    {"released", "released memory is free for other processes at once", "hip-library",
-     Fact<kReleased>},
+    {"released", "released memory is free for other processes at once", "hip-library", Released},
     {"run", "a program starts under the agent", "hip-library", Start},
     {"suspend-1", "suspend", "run", Suspend},
     {"resume-1", "resume", "suspend-1", Resume},
@@ -330,7 +341,7 @@ Result<Report> RunKit(const KitOptions& options, Commands& commands) {
   report.version = options.version;
   report.began = options.began;
   report.machine = options.machine;
-  Run run{options, commands, report, Deadline::In(options.limit), {}, {}, 0, true};
+  Run run{options, commands, report, Deadline::In(options.limit), {}, {}, 0, true, false};
 
   Status saved = options.save(report);
   if (!saved) return Fail(std::move(saved).error());

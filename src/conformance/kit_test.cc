@@ -147,6 +147,17 @@ TEST_F(KitTest, FactsAreFalseOrCannotBeChecked) {
   EXPECT_EQ(Of("synchronize").message, "was killed by signal 11");
 }
 
+// It could make them fail.
+TEST_F(KitTest, OtherProcessesOnTheGpusKeepTheirMemory) {
+  commands_.answers[0].second.out =
+      R"({"driver": {"kind": "amd"}, "processes": [{"pid": 5, "command": "train"}]})";
+  commands_.facts["released"] = {1, "", "must not run", ""};
+  Perform();
+  EXPECT_EQ(Of("released").verdict, Verdict::kSkipped);
+  EXPECT_THAT(Of("released").message, HasSubstr("other processes use the GPUs"));
+  EXPECT_TRUE(report_.passed());
+}
+
 TEST_F(KitTest, ASoftwareGpuHasNoKernelDriver) {
   commands_.answers[0].second.out = R"({"driver": {"kind": "softgpu-hip"}})";
   options_.machine.clear();

@@ -310,17 +310,6 @@ Error DiagnoseFile(const std::string& log_path, const std::string& what, int cr_
   return error;
 }
 
-Status CheckPluginLog(const std::string& log_path) {
-  const std::string log = ReadBounded(log_path).value_or("");
-  for (const std::string& text : Errors(log)) {
-    for (const char* ignored : {"restore late ioctl failed", "failed to open kfd in plugin"}) {
-      if (text.find(ignored) == std::string::npos) continue;
-      return Fail(Diagnose("Error (plugin): " + text, "CRIU could not restore the tree", 0));
-    }
-  }
-  return {};
-}
-
 Status CopyLogBounded(const std::string& from, const std::string& to) {
   STASIS_ASSIGN(std::string text, ReadBounded(from));
   STASIS_ASSIGN(UniqueFd file, Open(to, O_WRONLY | O_CREAT | O_TRUNC));

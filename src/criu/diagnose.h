@@ -18,10 +18,6 @@ Error Diagnose(std::string_view log, const std::string& what, int cr_errno);
 Error DiagnoseFile(const std::string& log_path, const std::string& what, int cr_errno,
                    std::string_view answer = {});
 
-// Returns the error of a plugin that CRIU has ignored: CRIU reports success if a plugin cannot
-// resume the devices of a restored process. Succeeds if the log cannot be read.
-Status CheckPluginLog(const std::string& log_path);
-
 // Copies a log. From a large one it copies the first 256 KiB, a line that gives the number of
 // omitted bytes, and the last 768 KiB.
 Status CopyLogBounded(const std::string& from, const std::string& to);

@@ -232,22 +232,5 @@ TEST_F(RealCriu, AFullDisk) {
   EXPECT_TRUE(target.Counts()) << target.State();
 }
 
-// The words of CRIU 4.2.1's plugin for AMD GPUs, after which CRIU reports success.
-TEST(PluginLog, AnErrorThatCriuIgnoresIsFound) {
-  const std::string log = std::string(::testing::TempDir()) + "/plugin.log";
-  ASSERT_TRUE(ReplaceFile(log, "Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE\n"));
-  EXPECT_TRUE(CheckPluginLog(log));
-  ASSERT_TRUE(ReplaceFile(
-      log,
-      "(00.2) Error (amdgpu_plugin.c:1855): amdgpu_plugin: restore late ioctl failed: No such "
-      "device\n"));
-  const Status found = CheckPluginLog(log);
-  ASSERT_FALSE(found);
-  EXPECT_NE(found.error().message.find("could not restore the GPU state: restore late ioctl"),
-            std::string::npos);
-  EXPECT_TRUE(CheckPluginLog(log + ".missing"));
-  ASSERT_TRUE(RemoveFile(log));
-}
-
 }  // namespace
 }  // namespace stasis::criu

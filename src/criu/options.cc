@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <iterator>
@@ -180,7 +181,10 @@ void Apply(const Options& options, rpc::Opts* opts) {
   constexpr uint64_t kMost = std::numeric_limits<int32_t>::max();
   opts->set_ghost_limit(static_cast<uint32_t>(std::min(options.ghost_limit_bytes, kMost)));
   opts->set_timeout(options.freeze_timeout_s);
-  opts->set_log_level(options.log_level);
+  // CRIU ignores some errors of plugins, which are then in the log only (amd_plugin.h).
+  constexpr int kErrors = 1;
+  opts->set_log_level(options.plugins.empty() ? options.log_level
+                                              : std::max(options.log_level, kErrors));
   // A job runs in the control group of the process that starts or restores it. The control group in
   // the image may not exist on this machine.
   opts->set_manage_cgroups_mode(rpc::IGNORE);

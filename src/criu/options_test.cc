@@ -45,6 +45,19 @@ TEST(Options, RefuseLossesByDefault) {
   EXPECT_FALSE(opts.link_remap());
 }
 
+TEST(Options, ThePluginsErrorsAreAlwaysLogged) {
+  for (int level : {-1, 0, 1, 4}) {
+    Options options;
+    options.log_level = level;
+    rpc::Opts opts;
+    Apply(options, &opts);
+    EXPECT_EQ(opts.log_level(), level);
+    options.plugins = "/plugins";
+    Apply(options, &opts);
+    EXPECT_EQ(opts.log_level(), std::max(level, 1));
+  }
+}
+
 struct Case {
   const char* text;
   const char* words;

@@ -109,6 +109,11 @@ class DeviceControl {
   virtual Status Restore(process::HostPid pid, const GpuMap& map, const Deadline& deadline) = 0;
   virtual Status Unlock(process::HostPid pid, const Deadline& deadline) = 0;
 
+  // Continues the queues of a process that uses HIP, which CRIU's plugin stops during a dump and
+  // may leave stopped (hip/queues.h). Does nothing if they are not stopped, for a process that has
+  // ended, or for one that does not use HIP.
+  virtual Status ContinueQueues(process::HostPid pid, const Deadline& deadline) = 0;
+
   // Returns the files through which a checkpointed process still refers to a GPU: "fd 7 ->
   // /dev/nvidiactl". CRIU would fail on any of them, and the driver's return code does not rule
   // them out.

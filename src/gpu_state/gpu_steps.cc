@@ -312,4 +312,11 @@ Status ReturnAllToRecordedState(const Services& services, const Processes& proce
   return waiting.empty() ? back : together;
 }
 
+Status ContinueAllQueues(const Services& services, const Processes& processes) {
+  return ForEach(processes, [&](const RecordedProcess& p) -> Status {
+    if (!process::IsAlive(p.id)) return {};
+    return services.device->ContinueQueues(p.id.pid, Deadline::In(services.undo_timeout()));
+  });
+}
+
 }  // namespace stasis::gpu_state

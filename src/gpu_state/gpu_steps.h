@@ -40,5 +40,8 @@ Error PartlyResumed();
 // and a later call can succeed.
 Status ReturnToRecordedState(const Services& services, const plan::RecordedProcess& process);
 Status ReturnAllToRecordedState(const Services& services, const Processes& processes);
+// Continues the queues of HIP processes, which CRIU's plugin may have left stopped. Call this
+// before the GPU state is returned. Does nothing for other processes and ended ones.
+Status ContinueAllQueues(const Services& services, const Processes& processes);
 
 }  // namespace stasis::gpu_state

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "checkpoint/describe.h"
 #include "checkpoint/teardown.h"
+#include "criu/amd_plugin.h"
 #include "criu/diagnose.h"
 #include "gpu_state/gpu_away.h"
 #include "jobs/store.h"
@@ -125,8 +126,18 @@ Phase DumpRun::TreeCheck() {
           }};
 }
 
+// CRIU continues after some errors of its plugin, and would end the program.
+Status DumpRun::CheckPlugin() const {
+  if (facts_.criu_plugins.empty()) return {};
+  const auto& all = operation_.device_processes;
+  const auto alive =
+      std::count_if(all.begin(), all.end(), [](const auto& p) { return process::IsAlive(p.id); });
+  return criu::CheckPluginDump(writer_->cpu_path(), LogPath(), static_cast<size_t>(alive));
+}
+
 // Runs inside CRIU's post-dump notification. After an error CRIU lets the program run.
 Status DumpRun::AnswerPostDump(PhaseScope& scope) {
+  STASIS_TRY(CheckPlugin());
   STASIS_TRY(scope.RunNested("describe"));
   // CRIU's files are complete. They are synced when the program runs again.
   if (commits_late()) return {};
@@ -329,8 +340,15 @@ uint64_t DumpRun::CpuBytesInStore() const {
   return bytes ? std::stoull(*bytes) : 0;
 }
 
+// Continues what CRIU's plugin has stopped. It does so itself only if it saves every device file.
+Status DumpRun::ContinueQueues() {
+  if (facts_.criu_plugins.empty()) return {};
+  return gpu_state::ContinueAllQueues(session_.services, operation_.device_processes);
+}
+
 // Returns the processes to their recorded state.
 Status DumpRun::ReturnGpu() {
+  STASIS_TRY(ContinueQueues());
   STASIS_TRY(gpu_state::ReturnAllToRecordedState(session_.services, operation_.device_processes));
   return shared_.ReturnMemory();
 }
@@ -347,6 +365,7 @@ Phase DumpRun::CpuDump() {
                 scope.SetBytes(commits_late() ? CpuBytesInStore() : image_bytes_);
                 return {};
               },
+              .undo = [this] { return ContinueQueues(); },
               .nested = {Describe()}};
   if (!commits_late()) {
     phase.nested.push_back(CpuWrite());

@@ -122,6 +122,8 @@ class DumpRun {
   uint64_t CpuBytesInStore() const;
   Result<std::string> RunInImageProcess(const char* task, const std::string& request,
                                         plan::PhaseScope& scope);
+  Status CheckPlugin() const;
+  Status ContinueQueues();
   Status ReturnGpu();
 
   // Returns true if GPU data will be written to the image.

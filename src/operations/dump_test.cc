@@ -119,6 +119,35 @@ TEST(DumpTest, AProgramOfHipGoesOnWithLeaveRunning) {
   EXPECT_EQ(world->WhyNotAsBefore(), "");
 }
 
+// CRIU does not notice it, and would end the program.
+TEST(DumpTest, AProgramOfHipWhoseGpuStateIsNotSavedGoesOn) {
+  for (bool leave_running : {false, true}) {
+    auto world = TwoProcessesOfHip();
+    world->log.Set("criu Plugin", Fault::kFail);
+    auto failed = RunDump(*world, leave_running);
+    ASSERT_FALSE(failed);
+    EXPECT_NE(failed.error().message.find("saved the GPU state of 0 of 2 processes"),
+              std::string::npos)
+        << failed.error().message;
+    EXPECT_FALSE(failed.error().not_undone);
+    EXPECT_EQ(world->WhyNotAsBefore(), "");
+  }
+}
+
+TEST(DumpTest, QueuesThatStayStoppedAreReported) {
+  auto world = TwoProcessesOfHip();
+  world->log.Set("criu Write", Fault::kFail);
+  world->log.Set("device ContinueQueues 2", Fault::kFail);
+  auto failed = RunDump(*world);
+  ASSERT_FALSE(failed);
+  EXPECT_TRUE(failed.error().not_undone);
+  EXPECT_NE(failed.error().hint.find("undoing cpu-dump: "), std::string::npos)
+      << failed.error().hint;
+  auto [ok, outcomes] = Recover(*world);
+  EXPECT_TRUE(ok) << outcomes;
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+}
+
 TEST(DumpTest, AProgramOfHipNeedsItsLibrary) {
   auto world = TwoProcessesOfHip();
   world->device->driver.kind = "fake";

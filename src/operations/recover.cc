@@ -140,9 +140,17 @@ void ContinueStopped(const Operation& operation) {
   }
 }
 
+// Continues the queues that CRIU's plugin has stopped during a dump.
+Status ContinueQueues(const Services& services, const Operation& operation) {
+  const auto& begun = operation.phases_begun;
+  if (std::find(begun.begin(), begun.end(), "cpu-dump") == begun.end()) return {};
+  return gpu_state::ContinueAllQueues(services, operation.device_processes);
+}
+
 Result<std::string> UndoDump(Services& services, const Operation& operation) {
   if (operation.elsewhere != plan::Elsewhere::kNo) return EndMovedProgram(operation);
   ContinueStopped(operation);
+  STASIS_TRY(ContinueQueues(services, operation));
   STASIS_TRY(ClearDumpedMark(services, operation));
   STASIS_ASSIGN(std::string outcome, UndoOnProgram(services, operation));
   return outcome + NameCompleteImage(operation);
@@ -207,6 +215,7 @@ Result<std::string> FinishOnProgram(Services& services, const Operation& operati
         "; the program's first process, {}, has ended, by this dump or by itself; remaining: {}",
         ToString(operation.members.front().pid), List(Members(true, operation)));
   }
+  STASIS_TRY(Annotate(ContinueQueues(services, operation), complete));
   STASIS_TRY(Annotate(gpu_state::ReturnAllToRecordedState(services, operation.device_processes),
                       complete));
   STASIS_TRY(Annotate(gpu_state::ReturnStoredData(services, operation.device_processes), complete));

@@ -159,6 +159,22 @@ const Case kCases[] = {
      ProcessState::kRunning,
      false,
      "undone: the program is as it was before"},
+    {"DumpWhosePluginHasStoppedTheQueues",
+     {"dump", {"image-begin", "cpu-dump"}},
+     [](World& world) {
+       for (auto& process : world.program.processes()) process->queues_stopped = true;
+     },
+     ProcessState::kRunning,
+     false,
+     "undone: the program is as it was before"},
+    {"CompleteDumpWhosePluginHasStoppedTheQueues",
+     {"dump", {"cpu-dump", "commit"}, true},
+     [](World& world) {
+       for (auto& process : world.program.processes()) process->queues_stopped = true;
+     },
+     ProcessState::kRunning,
+     false,
+     "the program was not ended"},
     {"DumpOfASuspendedProgram",
      {"dump", {"image-begin"}},
      FullySuspended,

@@ -14,7 +14,7 @@
 #include "checkpoint/teardown.h"
 #include "checks/image_trust.h"
 #include "checks/nccl_neighbours.h"
-#include "criu/diagnose.h"
+#include "criu/amd_plugin.h"
 #include "device/device_nodes.h"
 #include "device/hip/criu_plugin.h"
 #include "device/hip/hip_driver.h"
@@ -260,7 +260,7 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
   STASIS_ASSIGN(process::HostPid pid, criu->Restore(request, stopped, scope.deadline()));
   if (root_.pid != pid) STASIS_TRY(NoteRoot(pid));
   // CRIU ignores errors of plugins after it has restored the processes.
-  if (is_hip()) STASIS_TRY(criu::CheckPluginLog(request.log_path));
+  if (is_hip()) STASIS_TRY(criu::CheckPluginRestore(request.log_path));
   return FindProcesses();
 }
 

@@ -20,6 +20,7 @@ Result<process::HostPid> RestoreProcess(World& world, const criu::NotifyHandler&
   const pid_t pid = root.value;
   if (world.device->no_checkpoint) {  // CRIU's plugin has restored it
     world.program.At(1).state = device::ProcessState::kRunning;
+    world.program.At(1).queues_stopped = false;
   }
   criu::Notification notification;
   notification.moment = criu::Moment::kPostRestore;

@@ -16,7 +16,7 @@ nothing is left over; the message names phase and cause; the exit code is the do
 
 import sys
 
-from stand import HIP_COUNTER, Stand, demand, main
+from stand import Stand, demand, main
 
 WHENS = ["before", "after"]
 # The faults, and words that the error must contain.
@@ -57,6 +57,8 @@ HIP = "-hip"
 HIP_PLANS = {
     "suspend": ("suspend", [], "running"),
     "resume": ("resume", [], "kept"),
+    "dump": ("dump", [], "running"),
+    "dump-leave-running": ("dump", ["--leave-running"], "running"),
 }
 
 # On a busy machine an undisturbed phase may exceed a short deadline too; then a longer one is
@@ -106,7 +108,7 @@ def run(stand: Stand, name):
     plan = name.removesuffix(OPAQUE).removesuffix(HIP)
     stand.world.agent = not name.endswith(OPAQUE)
     if name.endswith(HIP):
-        stand.workload = HIP_COUNTER
+        stand.use_hip()
     verb, options, before = (HIP_PLANS if name.endswith(HIP) else PLANS)[plan]
     stand.prepare(before)
     planned = stand.operate(verb, *options, "--dry-run", "--json").json()["planned_phases"]

@@ -8,7 +8,7 @@ as it appears.
 import signal
 import sys
 
-from stand import HIP_COUNTER, Stand, demand, main, processes, wait_until
+from stand import Stand, demand, main, processes, wait_until
 
 HELPER, CRIU, SHIM, MOVER = "stasis-device-helper", "criu", "stasis-shim", "stasis-mover"
 OWN = "stasis"
@@ -85,6 +85,11 @@ HIP_AT_PHASE = [
     ("resume", [], "kept", "data-load:after", MOVER),
     ("resume", [], "kept", "data-load:before", OWN),
     ("resume", [], "kept", "data-load:after", OWN),
+    ("dump", [], "running", "describe:before", OWN),
+    ("dump", [], "running", "describe:before", CRIU),
+    ("dump", [], "running", "commit:after", CRIU),
+    ("dump", ["--leave-running"], "running", "describe:before", OWN),
+    ("dump", ["--leave-running"], "running", "commit:after", OWN),
 ]
 
 # Command, options, initial state, process to wait for, process to kill.
@@ -209,7 +214,7 @@ def settle_any(stand, operation, before, verb, who):
 
 def cases(stand, table):
     if table == "kill-hip":
-        stand.workload = HIP_COUNTER
+        stand.use_hip()
         return HIP_AT_PHASE, []
     at = AT_PHASE + (MORE_AT_PHASE if stand.every else [])
     sight = ON_SIGHT + (MORE_ON_SIGHT if stand.every else [])

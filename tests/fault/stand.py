@@ -37,6 +37,12 @@ class Stand:
         self.seen = set()   # exit codes so far
         self.every = False  # run all cases of the table instead of the most different ones
 
+    def use_hip(self):
+        """Makes the program one that uses HIP."""
+        self.workload = HIP_COUNTER
+        # A dump needs the library of the program's driver.
+        self.world.env["STASIS_CUDA_LIBRARY"] = str(self.world.build / "lib" / "softgpu" / "libamdhip64.so.6")
+
     # States.
 
     def prepare(self, state):

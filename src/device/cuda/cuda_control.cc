@@ -11,6 +11,7 @@
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/gpu_uuid.h"
 #include "device/hip/hip_driver.h"
+#include "device/hip/queues.h"
 
 namespace stasis::device::cuda {
 namespace {
@@ -302,6 +303,14 @@ Status CudaControl::Restore(HostPid pid, const GpuMap& map, const Deadline& dead
 
 Status CudaControl::Unlock(HostPid pid, const Deadline& deadline) {
   return Act(For(Op::kUnlock, pid), deadline);
+}
+
+Status CudaControl::ContinueQueues(HostPid pid, const Deadline& deadline) {
+  auto footprint = ReadFootprint(pid);
+  if (!footprint && footprint.error().code == Code::kNotFound) return {};
+  if (!footprint) return Fail(std::move(footprint).error());
+  if (!footprint->hip && !hip::IsRuntimeLibrary(footprint->library)) return {};
+  return hip::ContinueQueues(pid, deadline);
 }
 
 Result<std::vector<std::string>> CudaControl::DeviceFilesHeld(HostPid pid) {

@@ -26,6 +26,7 @@ class CudaControl : public DeviceControl {
   Status Checkpoint(process::HostPid pid, const Deadline& deadline) override;
   Status Restore(process::HostPid pid, const GpuMap& map, const Deadline& deadline) override;
   Status Unlock(process::HostPid pid, const Deadline& deadline) override;
+  Status ContinueQueues(process::HostPid pid, const Deadline& deadline) override;
   Result<std::vector<std::string>> DeviceFilesHeld(process::HostPid pid) override;
 
   // Returns 0 if no helper is running. For tests.

@@ -99,18 +99,68 @@ std::vector<Node> ParseTopology(std::string_view text) {
   return nodes;
 }
 
-// Returns the first property that makes `here` no replacement for `recorded`, as text; empty if
-// there is none.
-std::string Difference(const Node& recorded, const Node& here) {
+// Returns the properties that make `here` no replacement for `recorded`, as texts.
+std::vector<std::string> Differences(const Node& recorded, const Node& here) {
+  std::vector<std::string> found;
   for (const Property& property : kProperties) {
     const auto was = recorded.find(property.name), is = here.find(property.name);
     if (was == recorded.end()) continue;
     const uint64_t now = is == here.end() ? 0 : is->second;
     if (property.rule == Rule::kSame ? now == was->second : now >= was->second) continue;
-    return fmt::format("{} is {}, and was {} when the image was made", property.name, now,
-                       was->second);
+    found.push_back(fmt::format("{} is {}, and was {} when the image was made", property.name, now,
+                                was->second));
   }
-  return {};
+  return found;
+}
+
+// Assigns recorded GPUs to GPUs of this machine by augmenting paths. Finds an assignment of all of
+// them if there is one, like the plugin, which tries all orders.
+class Matching {
+ public:
+  Matching(const std::vector<Node>& recorded, const std::vector<Node>& here) : owner_(here.size()) {
+    for (const Node& node : recorded) {
+      fits_.emplace_back();
+      for (const Node& other : here) fits_.back().push_back(Differences(node, other).empty());
+    }
+  }
+
+  // Assigns another recorded GPU. Returns false if it cannot be assigned.
+  bool Add(size_t recorded) {
+    tried_.assign(owner_.size(), false);
+    return Assign(recorded);
+  }
+
+ private:
+  bool Assign(size_t recorded) {
+    for (size_t i = 0; i < owner_.size(); ++i) {
+      if (tried_[i] || !fits_[recorded][i]) continue;
+      tried_[i] = true;
+      if (owner_[i] && !Assign(*owner_[i])) continue;
+      owner_[i] = recorded;
+      return true;
+    }
+    return false;
+  }
+
+  std::vector<std::vector<bool>> fits_;       // by recorded GPU and GPU here
+  std::vector<std::optional<size_t>> owner_;  // the recorded GPU of each GPU here
+  std::vector<bool> tried_;
+};
+
+// Describes why a recorded GPU has no replacement, by the GPU that differs least.
+std::string WhyNoReplacement(const Node& recorded, const std::vector<Node>& here) {
+  std::vector<std::string> least;
+  for (const Node& node : here) {
+    std::vector<std::string> found = Differences(recorded, node);
+    if (found.empty()) continue;  // it is needed for another recorded GPU
+    if (least.empty() || found.size() < least.size()) least = std::move(found);
+  }
+  return least.empty() ? "too few of them are alike" : least.front();
+}
+
+// A control group can hide GPUs: their nodes exist and cannot be read.
+bool IsHidden(const Error& error) {
+  return error.code == Code::kNotFound || error.code == Code::kPermissionDenied;
 }
 
 }  // namespace
@@ -166,8 +216,10 @@ Result<std::string> ReadTopology(std::string_view driver_kind, const std::string
   std::string text;
   for (const std::string& name : names) {
     const std::string node = folder + "/" + name;
-    STASIS_ASSIGN(const std::string id, ReadFile(node + "/gpu_id", kMaxPropertiesBytes));
-    if (id.empty() || id.front() == '0') continue;  // a processor
+    const auto id = ReadFile(node + "/gpu_id", kMaxPropertiesBytes);
+    if (!id && IsHidden(id.error())) continue;
+    if (!id) return Fail(id.error());
+    if (id->empty() || id->front() == '0') continue;  // a processor
     STASIS_ASSIGN(const std::string properties,
                   ReadFile(node + "/properties", kMaxPropertiesBytes));
     std::string line;
@@ -180,25 +232,22 @@ Result<std::string> ReadTopology(std::string_view driver_kind, const std::string
 }
 
 Status CompareTopology(std::string_view recorded, std::string_view here) {
+  if (recorded.empty()) return {};
   const std::vector<Node> wanted = ParseTopology(recorded);
-  std::vector<Node> left = ParseTopology(here);
-  if (wanted.size() != left.size()) {
+  const std::vector<Node> found = ParseTopology(here);
+  if (wanted.size() != found.size()) {
     return Fail(Code::kUnimplemented,
                 fmt::format("the image was made with {} AMD GPUs, and this machine has {}",
-                            wanted.size(), left.size()),
+                            wanted.size(), found.size()),
                 "restore it on a machine with the same GPUs");
   }
-  for (const Node& node : wanted) {
-    const auto found = std::find_if(left.begin(), left.end(), [&](const Node& other) {
-      return Difference(node, other).empty();
-    });
-    if (found == left.end()) {
-      return Fail(Code::kUnimplemented,
-                  "the AMD GPUs of this machine differ from those of the image: " +
-                      Difference(node, left.front()),
-                  "restore it on a machine with the same GPUs, and firmware that is not older");
-    }
-    left.erase(found);
+  Matching matching(wanted, found);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (matching.Add(i)) continue;
+    return Fail(Code::kUnimplemented,
+                "the AMD GPUs of this machine differ from those of the image: " +
+                    WhyNoReplacement(wanted[i], found),
+                "restore it on a machine with the same GPUs, and firmware that is not older");
   }
   return {};
 }

@@ -21,14 +21,16 @@ Result<std::string> FindCriuPlugin(std::string_view driver_kind);
 Status CheckKernelDriver(std::string_view driver_kind, const std::string& kfd = "/dev/kfd");
 
 inline constexpr char kTopologyFolder[] = "/sys/class/kfd/kfd/topology/nodes";
-// Returns the properties of the GPUs, their links and their firmware that decide whether a restore
-// is possible: one line for each GPU, "name=value …". Empty for a software GPU.
+// Returns the properties of the GPUs and their firmware that decide whether a restore is possible:
+// one line for each GPU, "name=value …". Omits GPUs that a control group hides. Empty for a
+// software GPU.
 Result<std::string> ReadTopology(std::string_view driver_kind,
                                  const std::string& folder = kTopologyFolder);
 
 // Checks that each GPU in `recorded` can be replaced by another one in `here`, by the rules of the
 // plugin: the same model, and firmware that is not older. Otherwise returns kUnimplemented, with
-// the property that differs. `recorded` may be from an image, so it may contain anything.
+// the property that differs. Compares nothing if `recorded` is empty. It may be from an image, so
+// it may contain anything. Does not compare the amount of memory and the links between GPUs.
 Status CompareTopology(std::string_view recorded, std::string_view here);
 
 }  // namespace stasis::device::hip

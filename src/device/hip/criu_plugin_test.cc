@@ -44,6 +44,8 @@ TEST(CriuPluginTest, TheTopologyOfTheGpusIsRead) {
   write("0/gpu_id", "0\n");
   write("1/gpu_id", "53247\n");
   write("1/properties", "cpu_cores_count 0\nsimd_count 1216\nfw_version 78\nunique_id 4711\n");
+  // A hidden GPU.
+  ASSERT_TRUE(MakeDirs(root + "/2"));
   auto text = ReadTopology("amd", root);
   ASSERT_TRUE(text) << text.error().ToString();
   EXPECT_EQ(*text, "fw_version=78 simd_count=1216\n");
@@ -61,6 +63,33 @@ TEST(CriuPluginTest, FirmwareMayBeNewerAndNotOlder) {
   ASSERT_FALSE(older);
   EXPECT_THAT(older.error().message,
               HasSubstr("fw_version is 78, and was 80 when the image was made"));
+}
+
+// The first GPU could replace both, and the second only the older one.
+TEST(CriuPluginTest, EachGpuIsReplacedByOneThatTheOthersDoNotNeed) {
+  const std::string older = kOne, newer = kNewer;
+  EXPECT_TRUE(CompareTopology(older + newer, newer + older));
+  EXPECT_TRUE(CompareTopology(newer + older, older + newer));
+  const Status twice = CompareTopology(newer + newer, newer + older);
+  ASSERT_FALSE(twice);
+  EXPECT_THAT(twice.error().message, HasSubstr("fw_version is 78, and was 80"));
+}
+
+TEST(CriuPluginTest, TheDifferenceIsThatOfTheMostSimilarGpu) {
+  const Status refused = CompareTopology(std::string(kOther) + kNewer, std::string(kOther) + kOne);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("fw_version is 78, and was 80"));
+}
+
+TEST(CriuPluginTest, WithoutARecordNothingIsCompared) { EXPECT_TRUE(CompareTopology("", kOne)); }
+
+TEST(CriuPluginTest, ManyGpusAreComparedAtOnce) {
+  std::string recorded, here;
+  for (int i = 0; i < 256; ++i) {
+    recorded += "fw_version=" + std::to_string(i) + "\n";
+    here += "fw_version=" + std::to_string(255 - i) + "\n";
+  }
+  EXPECT_TRUE(CompareTopology(recorded, here));
 }
 
 TEST(CriuPluginTest, AnotherModelOrNumberOfGpusIsRefused) {

@@ -14,7 +14,9 @@
 
 namespace stasis::fakes {
 
-// A CRIU that stops nothing: it asks the handler and then kills the program, as CRIU does.
+// A CRIU that stops nothing: it asks the handler and then kills the program, as CRIU does. Its
+// plugin leaves the queues of processes of HIP stopped, also with leave_running: the real one
+// continues them only if a process has as many device files as the machine.
 class FakeCriuDump final : public criu::CriuSession {
  public:
   FakeCriuDump(Program& program, CallLog& log) : program_(program), log_(log) {}
@@ -23,6 +25,7 @@ class FakeCriuDump final : public criu::CriuSession {
     return log_.Run("criu", "Dump", [&]() -> Status {
       std::ofstream(request.log_path) << "log\n";
       std::ofstream(request.images_dir + "/core-1.img") << "core";
+      if (!request.options.plugins.empty()) RunPlugin(request);
       STASIS_TRY(log_.Run("criu", "Write", []() -> Status { return {}; }));
       criu::Notification notification;
       notification.moment = criu::Moment::kPostDump;
@@ -39,6 +42,19 @@ class FakeCriuDump final : public criu::CriuSession {
   }
 
  private:
+  void RunPlugin(const criu::DumpRequest& request) {
+    // "criu Plugin" fails as the real one does, whose error is then only in the log.
+    const Status saved = log_.Run("criu", "Plugin", []() -> Status { return {}; });
+    std::lock_guard lock(program_.mutex);
+    for (const auto& process : program_.processes()) {
+      if (!process->uses_gpu) continue;
+      process->queues_stopped = true;
+      if (saved) {
+        std::ofstream(request.images_dir + "/amdgpu-kfd-" + std::to_string(process->number) +
+                      ".img");
+      }
+    }
+  }
   std::vector<process::ProcessId> Ids() {
     std::lock_guard lock(program_.mutex);
     std::vector<process::ProcessId> ids;

@@ -72,6 +72,18 @@ class FakeDevice final : public device::DeviceControl {
   Status Unlock(process::HostPid pid, const Deadline&) override {
     return Step("Unlock", pid, S::kLocked, S::kRunning);
   }
+  Status ContinueQueues(process::HostPid pid, const Deadline&) override {
+    int number = 0;
+    {
+      std::lock_guard lock(program_.mutex);
+      if (Process* process = program_.Find(pid)) number = process->number;
+    }
+    return log_.Run("device", "ContinueQueues " + std::to_string(number), [&]() -> Status {
+      std::lock_guard lock(program_.mutex);
+      if (Process* process = program_.Find(pid)) process->queues_stopped = false;
+      return {};
+    });
+  }
   Result<std::vector<std::string>> DeviceFilesHeld(process::HostPid pid) override {
     std::lock_guard lock(program_.mutex);
     Process* process = program_.Find(pid);

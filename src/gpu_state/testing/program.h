@@ -82,6 +82,7 @@ struct Process {
   std::vector<std::string> files_held;  // files that stay open after the driver's checkpoint
   std::unique_ptr<Agent> agent;         // null: none
   bool uses_gpu = true;
+  bool queues_stopped = false;  // by CRIU's plugin, in a process of HIP
 };
 
 // A tree of sleeping processes in a session of its own. A child is started by SIGUSR1 to the root.
@@ -211,6 +212,7 @@ class Program {
     if (process.state != device::ProcessState::kRunning) {
       return name + " is " + std::string(device::StateName(process.state));
     }
+    if (process.queues_stopped) return name + ": its queues are stopped";
     if (!process.agent) return "";
     const Agent& agent = *process.agent;
     if (agent.state != agent_protocol::State::kOpen) return name + ": its gate is not open";

@@ -59,8 +59,9 @@ class FakeHost final : public operations::RestoreHost {
     Status Dump(const criu::DumpRequest&, const criu::NotifyHandler&, const Deadline&) override {
       return Fail(Code::kInternal, "not a dump");
     }
-    Result<process::HostPid> Restore(const criu::RestoreRequest&,
+    Result<process::HostPid> Restore(const criu::RestoreRequest& request,
                                      const criu::NotifyHandler& handler, const Deadline&) override {
+      std::ofstream(request.log_path) << "log\n";
       return host_.log_.Run("criu", "Restore", [&] { return host_.restore_(handler); });
     }
 
