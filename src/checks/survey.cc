@@ -126,11 +126,13 @@ Status RefuseSharedDeviceMemory(const Services& services, const Survey& survey) 
   return {};
 }
 
-// Corrects device_bytes by the agent's figures. After a resume on the shared path, the program's
+constexpr std::chrono::seconds kVisibleTimeout{10};
+
+// Asks the agent which GPUs it shows to the program. Corrects device_bytes by the agent's figures. After a resume on the shared path, the program's
 // memory is imported, and some drivers do not count imported memory. Memory imported from another
 // process is counted for its owner only. Errors of agents are ignored here; shared_members.cc
 // refuses them.
-Status CountImported(Services& services, device::DeviceProcess& p) {
+Status CountImported(Services& services, SurveyedProcess& p) {
   STASIS_ASSIGN(auto driver, services.device->Driver());
   auto agent = gpu_state::FindAgent(*services.agents, p.id);
   if (!agent || !*agent) return {};
@@ -139,6 +141,9 @@ Status CountImported(Services& services, device::DeviceProcess& p) {
     p.device_bytes -= std::min(p.device_bytes, hello.ipc_bytes);
   } else {
     p.device_bytes += hello.imported_bytes;
+  }
+  if (auto visible = (*agent)->Visible(kVisibleTimeout)) {
+    for (const auto& gpu : *visible) p.visible.push_back(gpu_state::UuidOf(gpu));
   }
   return {};
 }
@@ -149,6 +154,7 @@ void FindKeptContext(Services& services, SurveyedProcess& p) {
   p.context_kept = true;
   p.away_bytes = record->device_bytes;
   p.gpus = record->gpus;
+  p.visible = record->visible;
 }
 
 bool IsAmong(const process::Stat& stat, const std::vector<process::Stat>& all) {
@@ -267,7 +273,8 @@ Result<Operation> Survey::ToOperation(const std::string& verb) const {
 std::vector<plan::RecordedProcess> Survey::RecordedProcesses() const {
   std::vector<plan::RecordedProcess> recorded;
   for (const auto& p : device_processes) {
-    recorded.push_back({p.id, p.state, p.gpus, p.device_bytes, {}, p.context_kept, p.away_bytes});
+    recorded.push_back({p.id, p.state, p.gpus, p.device_bytes, {}, p.context_kept, p.away_bytes,
+                        p.visible});
   }
   return recorded;
 }
@@ -324,6 +331,7 @@ Result<Survey> SurveyTarget(Services& services, const Target& target,
     }
     if (auto record = gpu_state::LoadSuspended(services.paths, p.id)) {
       p.gpus = record->gpus;
+      p.visible = record->visible;
       p.device_bytes = record->device_bytes;
     }
   }

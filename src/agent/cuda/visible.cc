@@ -62,7 +62,7 @@ class LongerList {
     if (shown_ == 0) return;
     snprintf(g_entry, sizeof(g_entry), "%s%s", kVariable, all);
     g_own_entry.store(*entry);
-    __atomic_store_n(entry, g_entry, __ATOMIC_RELEASE);
+    __atomic_store_n(entry, &g_entry[0], __ATOMIC_RELEASE);
   }
   ~LongerList() { RestoreEntry(); }
   LongerList(const LongerList&) = delete;
