@@ -59,7 +59,7 @@ CUresult ChooseDevices() {
   const auto found =
       stasis::abi::ReadVisibleDevices(visible, uuids, static_cast<int>(config.device_count));
   for (int i = 0; i < found.count; ++i) add(found.index[i]);
-  return found.repeated      ? CUDA_ERROR_INVALID_DEVICE
+  return found.repeated     ? CUDA_ERROR_INVALID_DEVICE
          : found.count == 0 ? CUDA_ERROR_NO_DEVICE
                             : CUDA_SUCCESS;
 }

@@ -200,13 +200,12 @@ Result<v1::OperationEvent> Suspend(Call& call, const v1::SuspendRequest& request
 }
 
 Result<v1::OperationEvent> Resume(Call& call, const v1::ResumeRequest& request) {
-  return Operate(call, "resume", "resume " + request.target(), request.options(),
-                 [&](auto& session, auto& options) -> Result<operations::OperationResult> {
-                   STASIS_ASSIGN(auto target,
-                                 ParseTarget(call.paths, request.target(), request.places()));
-                   return operations::Resume(session, target, {request.gpu_map(), request.gpus()},
-                                             options);
-                 });
+  return Operate(
+      call, "resume", "resume " + request.target(), request.options(),
+      [&](auto& session, auto& options) -> Result<operations::OperationResult> {
+        STASIS_ASSIGN(auto target, ParseTarget(call.paths, request.target(), request.places()));
+        return operations::Resume(session, target, {request.gpu_map(), request.gpus()}, options);
+      });
 }
 
 namespace {

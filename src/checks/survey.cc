@@ -128,10 +128,10 @@ Status RefuseSharedDeviceMemory(const Services& services, const Survey& survey) 
 
 constexpr std::chrono::seconds kVisibleTimeout{10};
 
-// Asks the agent which GPUs it shows to the program. Corrects device_bytes by the agent's figures. After a resume on the shared path, the program's
-// memory is imported, and some drivers do not count imported memory. Memory imported from another
-// process is counted for its owner only. Errors of agents are ignored here; shared_members.cc
-// refuses them.
+// Asks the agent which GPUs it shows to the program. Corrects device_bytes by the agent's figures.
+// After a resume on the shared path, the program's memory is imported, and some drivers do not
+// count imported memory. Memory imported from another process is counted for its owner only. Errors
+// of agents are ignored here; shared_members.cc refuses them.
 Status CountImported(Services& services, SurveyedProcess& p) {
   STASIS_ASSIGN(auto driver, services.device->Driver());
   auto agent = gpu_state::FindAgent(*services.agents, p.id);
@@ -273,8 +273,8 @@ Result<Operation> Survey::ToOperation(const std::string& verb) const {
 std::vector<plan::RecordedProcess> Survey::RecordedProcesses() const {
   std::vector<plan::RecordedProcess> recorded;
   for (const auto& p : device_processes) {
-    recorded.push_back({p.id, p.state, p.gpus, p.device_bytes, {}, p.context_kept, p.away_bytes,
-                        p.visible});
+    recorded.push_back(
+        {p.id, p.state, p.gpus, p.device_bytes, {}, p.context_kept, p.away_bytes, p.visible});
   }
   return recorded;
 }

@@ -18,7 +18,6 @@ const Gpu* Find(const std::vector<Gpu>& gpus, const GpuUuid& uuid) {
   return at == gpus.end() ? nullptr : &*at;
 }
 
-
 std::string List(const std::vector<Gpu>& gpus) {
   std::string list;
   for (const Gpu& gpu : gpus) {
@@ -53,8 +52,8 @@ class Moves {
   GpuUuid PlaceLeftFor(const GpuUuid& gpu) const {
     GpuUuid place = gpu;
     for (size_t i = 0; i < map_.size(); ++i) {
-      const auto mover = std::find_if(map_.begin(), map_.end(),
-                                      [&](const auto& p) { return p.second == place; });
+      const auto mover =
+          std::find_if(map_.begin(), map_.end(), [&](const auto& p) { return p.second == place; });
       if (mover == map_.end()) break;
       place = mover->first;
     }

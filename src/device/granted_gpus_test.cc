@@ -92,8 +92,7 @@ TEST(MapToGrantedTest, Refusals) {
   }
   std::vector<Gpu> many = {MakeGpu(0, "1111"), MakeGpu(1, "2222"), MakeGpu(2, "3333"),
                            MakeGpu(3, "4444")};
-  EXPECT_EQ(MapToGranted(many, kHere, {many[0].uuid}, {kA}).error().code,
-            Code::kFailedPrecondition)
+  EXPECT_EQ(MapToGranted(many, kHere, {many[0].uuid}, {kA}).error().code, Code::kFailedPrecondition)
       << "there is no place for the fourth";
 }
 

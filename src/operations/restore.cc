@@ -49,8 +49,7 @@ Result<device::GpuMap> ChooseGpus(gpu_state::Services& services, const store::Ma
   const bool replaces_missing =
       restore.gpu_map == "auto" || (restore.gpu_map.empty() && restore.held);
   const bool is_granted = !restore.granted.empty();
-  if (manifest.gpus.empty() ||
-      (restore.gpu_map.empty() && !replaces_missing && !is_granted)) {
+  if (manifest.gpus.empty() || (restore.gpu_map.empty() && !replaces_missing && !is_granted)) {
     return device::GpuMap{};
   }
   STASIS_ASSIGN(auto gpus, services.device->Gpus());

@@ -67,33 +67,6 @@ Result<OperationResult> RunRestore(World& world, RestoreOptions restore = {}) {
   return Restore(session, restore, {});
 }
 
-TEST(ChooseGpusTest, GrantedGpusReplaceThoseThatTheProgramSaw) {
-  World world(1);
-  store::Manifest manifest;
-  for (const auto& gpu : world.device->gpus) {
-    manifest.gpus.push_back({gpu.uuid.value, gpu.name, gpu.total_bytes, 0});
-  }
-  store::Process process;
-  process.recorded_state = store::GpuState::kRunning;
-  process.gpu_uuids = {fakes::GpuA().value};
-  manifest.processes.push_back(process);
-  auto choose = [&](const char* map, const char* granted) {
-    RestoreOptions restore;
-    restore.gpu_map = map;
-    restore.granted = granted;
-    return ChooseGpus(world.services, manifest, restore);
-  };
-  const device::GpuMap exchanged = {{fakes::GpuA(), fakes::GpuB()}, {fakes::GpuB(), fakes::GpuA()}};
-  EXPECT_EQ(*choose("auto", "1"), exchanged);
-  EXPECT_EQ(*choose("", "1"), exchanged);
-  EXPECT_TRUE(choose("auto", "0")->empty());
-  EXPECT_TRUE(choose("auto", "")->empty());
-  EXPECT_EQ(choose("0=1", "0").error().code, Code::kFailedPrecondition);
-  manifest.processes[0].visible_gpu_uuids = {fakes::GpuB().value, fakes::GpuA().value};
-  EXPECT_EQ(choose("auto", "1").error().code, Code::kFailedPrecondition);
-  EXPECT_TRUE(choose("auto", "1,0")->empty());
-}
-
 class RestoreTest : public testing::Test {
  protected:
   void SetUp() override {

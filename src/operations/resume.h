@@ -11,7 +11,7 @@
 namespace stasis::operations {
 
 struct ResumeOptions {
-  std::string gpu_map;      // "OLD=NEW,...", or "auto"
+  std::string gpu_map;       // "OLD=NEW,...", or "auto"
   std::string granted = {};  // the GPUs that the program may use now; empty: all
 };
 Result<OperationResult> Resume(Session& session, const checks::Target& target,

@@ -240,53 +240,6 @@ TEST(ResumeTest, AMapMovesMemoryAndDriverState) {
   EXPECT_EQ(world->device->last_map(), (device::GpuMap{{GpuA(), GpuB()}, {GpuB(), GpuA()}}));
 }
 
-const device::GpuMap kExchanged = {{GpuA(), GpuB()}, {GpuB(), GpuA()}};
-
-TEST(ResumeTest, MovesToTheGrantedGpu) {
-  for (const char* map : {"", "auto", "0=1"}) {
-    World world(1);
-    world.program.AddAgent(1, 2);
-    ASSERT_TRUE(Suspend(world));
-    auto back = Resume(world, {.gpu_map = map, .granted = "1"});
-    ASSERT_TRUE(back) << back.error().ToString();
-    EXPECT_EQ(world.WhyNotAsBefore(), "");
-    EXPECT_EQ(world.device->last_map(), kExchanged) << map;
-  }
-}
-
-TEST(ResumeTest, StaysIfItsGpuIsGranted) {
-  for (const char* granted : {"", "0", "1,0"}) {
-    World world(1);
-    world.program.AddAgent(1, 2);
-    ASSERT_TRUE(Suspend(world));
-    ASSERT_TRUE(Resume(world, {.gpu_map = "auto", .granted = granted}));
-    EXPECT_TRUE(world.device->last_map().empty());
-  }
-}
-
-TEST(ResumeTest, AGpuThatWasNotGrantedIsRefused) {
-  const struct {
-    const char* map;
-    const char* granted;
-    std::vector<device::GpuUuid> visible;
-  } rows[] = {
-      {"0=1", "0", {}},
-      {"0=0", "1", {}},
-      {"auto", "7", {}},
-      {"auto", "-1", {}},
-      {"auto", "1", {GpuA(), GpuB()}},  // it uses one GPU, and may use the other at any time
-  };
-  for (const auto& row : rows) {
-    World world(1);
-    world.program.AddAgent(1, 2).visible = row.visible;
-    ASSERT_TRUE(Suspend(world));
-    world.log.Clear();
-    EXPECT_FALSE(Resume(world, {.gpu_map = row.map, .granted = row.granted})) << row.granted;
-    EXPECT_EQ(WhyNotSuspended(world), "");
-    EXPECT_EQ(world.log.IndexOf("device Restore 1"), -1);
-  }
-}
-
 struct Refusal {
   const char* name;
   std::function<void(World&)> arrange;

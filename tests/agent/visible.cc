@@ -1,5 +1,5 @@
-// A program under the agent with CUDA_VISIBLE_DEVICES, on three software GPUs: it sees what it would
-// see without the agent, and the driver can move it to a GPU that it does not see. Prints
+// A program under the agent with CUDA_VISIBLE_DEVICES, on three software GPUs: it sees what it
+// would see without the agent, and the driver can move it to a GPU that it does not see. Prints
 // EXIT-SUCCESS at the end.
 
 #include <stdio.h>
@@ -15,13 +15,13 @@
 
 using namespace stasis::cuda;  // NOLINT
 
-#define EXPECT_IS(wanted, call)                                                            \
-  do {                                                                                     \
-    const long long got_ = (long long)(call), wanted_ = (long long)(wanted);               \
-    if (got_ != wanted_) {                                                                 \
-      printf("line %d: %s is %lld, expected %lld\n", __LINE__, #call, got_, wanted_);      \
-      exit(1);                                                                             \
-    }                                                                                      \
+#define EXPECT_IS(wanted, call)                                                       \
+  do {                                                                                \
+    const long long got_ = (long long)(call), wanted_ = (long long)(wanted);          \
+    if (got_ != wanted_) {                                                            \
+      printf("line %d: %s is %lld, expected %lld\n", __LINE__, #call, got_, wanted_); \
+      exit(1);                                                                        \
+    }                                                                                 \
   } while (0)
 #define MUST(call) EXPECT_IS(CUDA_SUCCESS, call)
 

@@ -46,10 +46,10 @@ using hook::Word;
 #define STASIS_HOOK_RAW(symbol, count) STASIS_GATED(symbol, (STASIS_P##count), (STASIS_A##count))
 #include "agent/cuda/hooks.def"
 
-#define STASIS_HOOK_DEVICE(symbol, count, device, other)                                          \
-  STASIS_EXPORT CUresult symbol(STASIS_P##count) {                                                \
+#define STASIS_HOOK_DEVICE(symbol, count, device, other)                                           \
+  STASIS_EXPORT CUresult symbol(STASIS_P##count) {                                                 \
     if (IsHidden(CUdevice(device)) || IsHidden(CUdevice(other))) return CUDA_ERROR_INVALID_DEVICE; \
-    return reinterpret_cast<CUresult (*)(STASIS_P##count)>(Address(k_##symbol))(STASIS_A##count); \
+    return reinterpret_cast<CUresult (*)(STASIS_P##count)>(Address(k_##symbol))(STASIS_A##count);  \
   }
 #include "agent/cuda/hooks.def"
 

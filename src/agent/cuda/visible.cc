@@ -18,8 +18,8 @@ constexpr char kVariable[] = "CUDA_VISIBLE_DEVICES=";
 constexpr size_t kVariableBytes = sizeof(kVariable) - 1;
 constexpr char kGpusFolder[] = "/proc/driver/nvidia/gpus";
 
-Mutex g_mutex;                        // held while the variable is changed
-std::atomic<int> g_holder{0};         // the thread that holds it
+Mutex g_mutex;                         // held while the variable is changed
+std::atomic<int> g_holder{0};          // the thread that holds it
 std::atomic<int> g_visible_count{-1};  // -1: the program sees all GPUs
 
 // The program's entry, while g_entry is in its place.
@@ -51,8 +51,8 @@ void RestoreEntry() {
 class LongerList {
  public:
   LongerList() {
-    char** entry = FindEntry(
-        [](const char* text) { return strncmp(text, kVariable, kVariableBytes) == 0; });
+    char** entry =
+        FindEntry([](const char* text) { return strncmp(text, kVariable, kVariableBytes) == 0; });
     if (entry == nullptr) return;
     const std::string_view list = *entry + kVariableBytes;
     static GpuNames names;  // too large for the stack of some threads
