@@ -128,11 +128,22 @@ Status RefuseSharedDeviceMemory(const Services& services, const Survey& survey) 
 
 constexpr std::chrono::seconds kVisibleTimeout{10};
 
-// Asks the agent which GPUs it shows to the program. Corrects device_bytes by the agent's figures.
-// After a resume on the shared path, the program's memory is imported, and some drivers do not
-// count imported memory. Memory imported from another process is counted for its owner only. Errors
-// of agents are ignored here; shared_members.cc refuses them.
-Status CountImported(Services& services, SurveyedProcess& p) {
+// Asks which GPUs the agent shows to the program. The driver opens the files of hidden GPUs too,
+// but the program uses only those that it sees.
+void FindVisible(agent_client::AgentLink& agent, SurveyedProcess& p) {
+  auto visible = agent.Visible(kVisibleTimeout);
+  if (!visible || visible->empty()) return;
+  for (const auto& gpu : *visible) p.visible.push_back(gpu_state::UuidOf(gpu));
+  std::erase_if(p.gpus, [&](const device::GpuUuid& gpu) {
+    return std::find(p.visible.begin(), p.visible.end(), gpu) == p.visible.end();
+  });
+}
+
+// Corrects device_bytes by the agent's figures. After a resume on the shared path, the program's
+// memory is imported, and some drivers do not count imported memory. Memory imported from another
+// process is counted for its owner only. Errors of agents are ignored here; shared_members.cc
+// refuses them.
+Status AskAgent(Services& services, SurveyedProcess& p) {
   STASIS_ASSIGN(auto driver, services.device->Driver());
   auto agent = gpu_state::FindAgent(*services.agents, p.id);
   if (!agent || !*agent) return {};
@@ -142,9 +153,7 @@ Status CountImported(Services& services, SurveyedProcess& p) {
   } else {
     p.device_bytes += hello.imported_bytes;
   }
-  if (auto visible = (*agent)->Visible(kVisibleTimeout)) {
-    for (const auto& gpu : *visible) p.visible.push_back(gpu_state::UuidOf(gpu));
-  }
+  FindVisible(**agent, p);
   return {};
 }
 
@@ -324,7 +333,7 @@ Result<Survey> SurveyTarget(Services& services, const Target& target,
   STASIS_TRY(collect("gpu-sharing", RefuseSharedDeviceMemory(services, survey)));
   // A suspended process uses no GPU. Its record gives the GPUs and memory that a resume needs.
   for (auto& p : survey.device_processes) {
-    if (p.state == ProcessState::kRunning) STASIS_TRY(CountImported(services, p));
+    if (p.state == ProcessState::kRunning) STASIS_TRY(AskAgent(services, p));
     if (p.state != ProcessState::kCheckpointed) {
       FindKeptContext(services, p);
       continue;

@@ -152,8 +152,11 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
   result.saved.cold = run.cold_bytes();
   result.notes = run.notes();
   if (restore.gpu_map.empty() || restore.gpu_map == "auto") {
+    const auto had = GpusOf(RecordedProcesses(manifest));
     for (const auto& [from, to] : moved) {
-      if (from != to) {
+      // A move to a granted GPU exchanges it with one that the program does not use.
+      const bool is_its = std::find(had.begin(), had.end(), from) != had.end();
+      if (from != to && (is_its || restore.granted.empty())) {
         result.notes.push_back(fmt::format("GPU {} replaces {}.", to.value, from.value));
       }
     }
