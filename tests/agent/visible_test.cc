@@ -19,11 +19,13 @@ class Visible : public ::testing::Test {
     before_ = getenv("SOFTGPU_DIR");
     setenv("SOFTGPU_DIR", path, 1);
     setenv("SOFTGPU_DEVICES", "2", 1);
+    setenv("STASIS_HIDE_GPUS", "1", 1);
   }
   void TearDown() override {
     setenv("SOFTGPU_DIR", before_.c_str(), 1);
     setenv("SOFTGPU_DEVICES", "1", 1);
     unsetenv("CUDA_VISIBLE_DEVICES");
+    unsetenv("STASIS_HIDE_GPUS");
     std::filesystem::remove_all(directory_);
   }
 
@@ -50,6 +52,18 @@ TEST_F(Visible, TheClientIsToldTheGpusOfTheProgram) {
 }
 
 TEST_F(Visible, TheClientIsToldIfAllAreSeen) {
+  Target target({"direct"});
+  target.Ask("alloc 4096");
+  auto client = target.Connect();
+  ASSERT_DONE(client);
+  auto gpus = client->Visible(kLong);
+  ASSERT_DONE(gpus);
+  EXPECT_TRUE(gpus->empty());
+}
+
+TEST_F(Visible, TheDriverHidesThemIfTheUserDoesNotAsk) {
+  unsetenv("STASIS_HIDE_GPUS");
+  setenv("CUDA_VISIBLE_DEVICES", "1", 1);
   Target target({"direct"});
   target.Ask("alloc 4096");
   auto client = target.Connect();

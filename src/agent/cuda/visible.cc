@@ -1,6 +1,7 @@
 #include "agent/cuda/visible.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -45,12 +46,20 @@ void RestoreEntry() {
   if (entry != nullptr) __atomic_store_n(entry, own, __ATOMIC_RELEASE);
 }
 
+// Programs with the CUDA runtime do not work with hidden GPUs (docs/decisions/hidden-gpus.md), so
+// the user must ask for it.
+bool IsWanted() {
+  const char* wanted = getenv("STASIS_HIDE_GPUS");
+  return wanted != nullptr && strcmp(wanted, "1") == 0;
+}
+
 // SAFETY: setenv could move the environment while another thread reads it. This class only
 // exchanges one pointer. A thread that calls getenv or starts a program at that moment may find the
 // longer list.
 class LongerList {
  public:
   LongerList() {
+    if (!IsWanted()) return;
     char** entry =
         FindEntry([](const char* text) { return strncmp(text, kVariable, kVariableBytes) == 0; });
     if (entry == nullptr) return;
