@@ -7,8 +7,9 @@
 namespace stasis::agent {
 
 // The driver cannot move a program to a GPU that CUDA_VISIBLE_DEVICES hid from it. It reads the
-// variable in cuInit only. If the user wants it (STASIS_HIDE_GPUS=1), calls the driver's cuInit while the variable lists the hidden GPUs too,
-// behind the others, so all GPUs of the program keep their ordinals. Then restores the variable.
+// variable in cuInit only. If the user wants it (STASIS_HIDE_GPUS=1), calls the driver's cuInit
+// while the variable lists the hidden GPUs too, behind the others, so all GPUs of the program keep
+// their ordinals. Then restores the variable.
 CUresult InitWithAllGpus(unsigned flags);
 
 // Returns whether the program must not see this device.
