@@ -139,6 +139,8 @@ void MovesToAHiddenGpu() {
   fflush(stdout);
   const pid_t pid = fork();
   if (pid == 0) {
+    close(in[1]);  // so that it ends if its parent does
+    close(out[0]);
     setenv(kVariable, "1", 1);
     MUST(cuInit(0));
     CUcontext context = nullptr;
@@ -160,6 +162,7 @@ void MovesToAHiddenGpu() {
     }
     _exit(0);
   }
+  close(in[0]);
   close(out[1]);
   MUST(cuInit(0));
   char byte = 0;
