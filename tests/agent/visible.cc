@@ -45,7 +45,8 @@ void Under(const char* value, F f) {
     fflush(stdout);
     const char* now = getenv(kVariable);
     if ((now == nullptr) != (value == nullptr) || (now != nullptr && strcmp(now, value) != 0)) {
-      printf("with \"%s\" the variable is \"%s\" in the end\n", value, now);
+      printf("with \"%s\" the variable is \"%s\" in the end\n",
+             value != nullptr ? value : "(unset)", now != nullptr ? now : "(unset)");
       _exit(1);
     }
     _exit(0);
