@@ -44,9 +44,10 @@ void Under(const char* value, F f) {
     f();
     fflush(stdout);
     const char* now = getenv(kVariable);
-    if ((now == nullptr) != (value == nullptr) || (now != nullptr && strcmp(now, value) != 0)) {
-      printf("with \"%s\" the variable is \"%s\" in the end\n",
-             value != nullptr ? value : "(unset)", now != nullptr ? now : "(unset)");
+    const std::string left = now != nullptr ? now : "(unset)";
+    const std::string right = value != nullptr ? value : "(unset)";
+    if (left != right) {
+      printf("the variable is %s in the end, expected %s\n", left.c_str(), right.c_str());
       _exit(1);
     }
     _exit(0);
