@@ -9,6 +9,8 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
+#include <algorithm>
+
 #include "driver.h"
 #include "fault.h"
 #include "process_header.h"
@@ -134,6 +136,22 @@ bool UsedOrdinal(int ordinal) {
   return false;
 }
 
+// Returns whether the map names a GPU of this machine that CUDA_VISIBLE_DEVICES hides from the
+// program. On another machine, the real driver has not been seen with the variable.
+bool MovesOutside(const CheckpointRequest& request) {
+  auto is_visible = [](const char* uuid) {
+    for (int i = 0; i < driver().device_count; ++i) {
+      if (memcmp(driver().devices[i].uuid, uuid, 16) == 0) return true;
+    }
+    return false;
+  };
+  for (int i = 0; i < driver().device_count; ++i) {
+    if (PhysicalOf(driver().devices[i].uuid) < 0) return false;
+  }
+  return std::any_of(request.pairs, request.pairs + request.pair_count,
+                     [&](const auto& pair) { return !is_visible(pair.newUuid.bytes); });
+}
+
 // Chooses the physical device of each of the program's devices for a restore. If the request has
 // pairs (old and new GPU), they must include every device in use.
 CUresult ChooseTargets(const CheckpointRequest& request, int* physical) {
@@ -153,6 +171,7 @@ CUresult ChooseTargets(const CheckpointRequest& request, int* physical) {
     if (physical[i] < 0 || taken[physical[i]]) return CUDA_ERROR_INVALID_VALUE;
     taken[physical[i]] = true;
   }
+  if (MovesOutside(request)) return CUDA_ERROR_INVALID_VALUE;
   for (uint32_t p = 0; p < request.pair_count; ++p) {
     bool known = false;
     for (int i = 0; i < driver().device_count; ++i) {

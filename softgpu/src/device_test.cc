@@ -33,6 +33,11 @@ TEST(DeviceTest, VisibleDevicesByIndexAndName) {
   EXPECT_EQ(Visible("1,0"), "1 0");
   EXPECT_EQ(Visible("0,7,1"), "0") << "the first unknown one ends the list";
   EXPECT_EQ(Visible("GPU-536f6674-4750-5500-0000-000000000001"), "1");
+  EXPECT_EQ(Visible(" 1 , 0"), "1 0");
+  EXPECT_EQ(Visible("1gpu"), "1");
+  EXPECT_EQ(Visible("0,GPU-536f6674-4750-5500-0000-000000000001"), "0") << "not both kinds";
+  EXPECT_EQ(Visible("0,0"), "CUDA_ERROR_INVALID_DEVICE");
+  EXPECT_EQ(Visible("GPU-"), "CUDA_ERROR_NO_DEVICE") << "two GPUs start like this";
   EXPECT_EQ(Visible(""), "CUDA_ERROR_NO_DEVICE");
   EXPECT_EQ(Visible("-1"), "CUDA_ERROR_NO_DEVICE");
 }

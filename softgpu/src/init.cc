@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <new>
 #include <string>
+#include <string_view>
 
+#include "abi/cuda/visible_devices.h"
 #include "api.h"
 #include "capture.h"
 #include "checkpoint.h"
@@ -36,9 +38,7 @@ const char* VisibleDevices() {
   return hip != nullptr ? hip : getenv("CUDA_VISIBLE_DEVICES");
 }
 
-// Reads VisibleDevices, a list of indices or prefixes of "GPU-…" names. The list ends at the
-// first item without a match.
-void ChooseDevices() {
+CUresult ChooseDevices() {
   const BrokerConfig& config = driver().broker.config();
   auto add = [&](int physical) {
     Device& device = driver().devices[driver().device_count++];
@@ -48,26 +48,20 @@ void ChooseDevices() {
   const char* visible = VisibleDevices();
   if (visible == nullptr) {
     for (uint32_t i = 0; i < config.device_count; ++i) add(int(i));
-    return;
+    return CUDA_SUCCESS;
   }
-  std::string list = visible;
-  for (size_t at = 0; at < list.size();) {
-    size_t end = std::min(list.find(',', at), list.size());
-    std::string item = list.substr(at, end - at);
-    at = end + 1;
-    int physical = -1;
-    for (uint32_t i = 0; i < config.device_count && !item.empty(); ++i) {
-      if (item == std::to_string(i)) physical = int(i);
-      if (item.starts_with("GPU-") && FormatUuid(config.uuids[i]).starts_with(item)) {
-        physical = int(i);
-      }
-    }
-    bool again = false;
-    for (int i = 0; i < driver().device_count; ++i)
-      again |= driver().devices[i].physical == physical;
-    if (physical < 0 || again) break;
-    add(physical);
+  std::string texts[kMaxDevices];
+  std::string_view uuids[kMaxDevices];
+  for (uint32_t i = 0; i < config.device_count; ++i) {
+    texts[i] = FormatUuid(config.uuids[i]);
+    uuids[i] = texts[i];
   }
+  const auto found =
+      stasis::abi::ReadVisibleDevices(visible, uuids, static_cast<int>(config.device_count));
+  for (int i = 0; i < found.count; ++i) add(found.index[i]);
+  return found.repeated     ? CUDA_ERROR_INVALID_DEVICE
+         : found.count == 0 ? CUDA_ERROR_NO_DEVICE
+                            : CUDA_SUCCESS;
 }
 
 // SAFETY: runs in the child after fork, where no lock may be taken because its holder may not
@@ -87,10 +81,9 @@ CUresult Initialise() {
   driver().broker.Configure(hip);
   fault::SetDirectory(driver().broker.directory());
   if (CUresult r = driver().broker.Connect(); r != CUDA_SUCCESS) return r;
-  ChooseDevices();
-  if (driver().device_count == 0) {
+  if (CUresult r = ChooseDevices(); r != CUDA_SUCCESS) {
     driver().broker.Disconnect();
-    return CUDA_ERROR_NO_DEVICE;
+    return r;
   }
   pthread_atfork(nullptr, nullptr, AfterForkInChild);
   if (CUresult r = StartRestoreThread(hip); r != CUDA_SUCCESS) return r;

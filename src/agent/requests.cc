@@ -13,6 +13,7 @@
 #include "agent/cuda/floor.h"
 #include "agent/cuda/held_memory.h"
 #include "agent/cuda/ipc.h"
+#include "agent/cuda/visible.h"
 #include "agent/descriptors.h"
 #include "agent/futex.h"
 #include "agent/gate.h"
@@ -95,6 +96,13 @@ void AnswerHello() {
   CountCarried(&reply);
   DescribeIpc(&reply);
   agent_protocol::Send(g_client.fd, &reply, Type::kHelloReply, sizeof(reply), nullptr, 0,
+                       kAnswerTimeoutMs);
+}
+
+void AnswerVisible() {
+  agent_protocol::Visible reply{};
+  DescribeVisible(g_state == State::kOpen, &reply);
+  agent_protocol::Send(g_client.fd, &reply, Type::kVisible, sizeof(reply), nullptr, 0,
                        kAnswerTimeoutMs);
 }
 
@@ -413,6 +421,9 @@ void Serve() {
     case Type::kHello:
     case Type::kStatus:
       AnswerHello();
+      break;
+    case Type::kAskVisible:
+      AnswerVisible();
       break;
     case Type::kClose:
       OnClose(packet.close);

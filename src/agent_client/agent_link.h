@@ -44,6 +44,11 @@ class AgentLink {
   virtual const agent_protocol::HelloReply& hello() const = 0;
   virtual Result<agent_protocol::HelloReply> Status(std::chrono::milliseconds timeout) = 0;
 
+  // Returns the GPUs that the program sees, by its ordinals, if the agent hides others that the
+  // driver could move the program to. Empty if the program sees all GPUs, or if this agent does not
+  // hide any. The driver must be running the program, unless the memory is released.
+  virtual Result<std::vector<agent_protocol::Uuid>> Visible(std::chrono::milliseconds timeout) = 0;
+
   // Closes the gate. The program must become quiescent within `timeout`; the answer may take a
   // second longer. With kLower the contexts' stack limits are small between Release and Open, so
   // that the driver has half as much to save (DeviceAccount::floor_bytes).

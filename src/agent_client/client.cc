@@ -33,6 +33,7 @@ Result<AgentClient> AgentClient::Find(process::HostPid pid, milliseconds timeout
   STASIS_ASSIGN(AgentClient client, Greet(std::move(sockets.ours), NameOfAgent(pid), timeout));
   client.goes_in_steps_ = (header.memory & kStepsTold) != 0;
   client.exports_running_ = (header.memory & kRunningTold) != 0;
+  client.tells_visible_ = (header.memory & kVisibleTold) != 0;
   return client;
 }
 
@@ -106,6 +107,24 @@ Result<HelloReply> AgentClient::AskHello(Type type, milliseconds timeout) {
 Result<HelloReply> AgentClient::Status(milliseconds timeout) {
   STASIS_ASSIGN(hello_, AskHello(Type::kStatus, timeout));
   return hello_;
+}
+
+Result<std::vector<agent_protocol::Uuid>> AgentClient::Visible(milliseconds timeout) {
+  std::vector<agent_protocol::Uuid> gpus;
+  if (!tells_visible_) return gpus;
+  Header request;
+  STASIS_TRY(Ask(&request, Type::kAskVisible, sizeof(request), nullptr, 0, timeout));
+  Packet packet;
+  int fds[kMaxBatch];
+  STASIS_ASSIGN(const uint32_t count, ReceivePacket(&packet, fds, timeout));
+  if (packet.header.type != Type::kVisible || packet.visible.count > kMaxDevices) {
+    CloseAll(fds, count);
+    return Fail(Invalid());
+  }
+  if (packet.visible.hides != 0) {
+    gpus.assign(packet.visible.gpus, packet.visible.gpus + packet.visible.count);
+  }
+  return gpus;
 }
 
 stasis::Status AgentClient::AskClose(uint32_t flags, milliseconds timeout, Floor floor) {

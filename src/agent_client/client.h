@@ -31,6 +31,8 @@ class AgentClient final : public AgentLink {
   const agent_protocol::HelloReply& hello() const override { return hello_; }
   Result<agent_protocol::HelloReply> Status(std::chrono::milliseconds timeout) override;
 
+  Result<std::vector<agent_protocol::Uuid>> Visible(std::chrono::milliseconds timeout) override;
+
   stasis::Status Close(std::chrono::milliseconds timeout, Floor floor = Floor::kLower) override;
   Result<bool> CloseInSteps(std::chrono::milliseconds timeout,
                             Floor floor = Floor::kLower) override;
@@ -73,6 +75,7 @@ class AgentClient final : public AgentLink {
   agent_protocol::HelloReply hello_{};
   bool goes_in_steps_ = false;
   bool exports_running_ = false;
+  bool tells_visible_ = false;
   bool shut_ = false;  // CloseInSteps has closed the gate, with this floor:
   Floor floor_ = Floor::kLower;
   std::string not_yet_;

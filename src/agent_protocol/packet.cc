@@ -58,6 +58,8 @@ constexpr Bounds kBounds[] = {
     {Type::kAskUse, sizeof(Header), sizeof(Header)},
     {Type::kRoom, sizeof(RoomAnswer), sizeof(RoomAnswer)},
     {Type::kWants, sizeof(Wants), sizeof(Wants)},
+    {Type::kAskVisible, sizeof(Header), sizeof(Header)},
+    {Type::kVisible, sizeof(Visible), sizeof(Visible)},
     {Type::kIpcGive, sizeof(IpcRequest), sizeof(IpcRequest)},
     {Type::kIpcWait, sizeof(IpcRequest), sizeof(IpcRequest)},
     {Type::kIpcAway, sizeof(IpcRequest), sizeof(IpcRequest)},

@@ -37,6 +37,9 @@
 //                                               closed, and the client may ask again
 //   kDescribe                     kDescription … the list of the export without descriptors; in
 //                                               every state except kOpen
+//   kAskVisible                   kVisible      the GPUs that the program sees. Calls the driver in
+//                                               kOpen; tells later what it found then. Only for
+//                                               agents with kVisibleTold
 //   kRejoin                       kReply        memory of other processes (CUDA IPC) is mapped
 //                                               again; their agents must have mapped it before.
 //                                               kOpen maps memory that is still missing
@@ -120,6 +123,7 @@ enum class Type : uint16_t {
   kAskUse = 15,
   kRoom = 16,
   kLeave = 17,
+  kAskVisible = 18,
   kIpcGive = 32,
   kIpcWait = 33,
   kIpcAway = 34,
@@ -129,6 +133,7 @@ enum class Type : uint16_t {
   kDescription = 67,
   kIpcAnswer = 68,
   kWants = 69,
+  kVisible = 70,
 };
 
 enum class State : uint32_t { kOpen = 0, kClosed = 1, kReleased = 2, kMapped = 3, kShut = 4 };
@@ -349,6 +354,14 @@ struct Wants {
 };
 static_assert(sizeof(Wants) == 72);
 
+// The GPUs that the program sees, by its ordinals.
+struct Visible {
+  Header header;
+  uint32_t hides;  // 1: the agent hides other GPUs, which the driver could move the program to
+  uint32_t count;
+  Uuid gpus[kMaxDevices];
+};
+
 union Packet {
   Header header;
   Ranges ranges;
@@ -362,6 +375,7 @@ union Packet {
   WatchRequest watch;
   RoomAnswer room;
   Wants wants;
+  Visible visible;
 };
 
 // The agent's exported symbol `stasis_agent_header`, aligned to 64 bytes, in the writable mapping
@@ -377,11 +391,12 @@ enum HeaderMemory : uint32_t {
   kStepsTold = 1u << 30,    // not about memory: this agent supports kCloseInSteps and kRest
   kRunningTold = 1u << 29,  // not about memory: this agent supports kExportRunning
   kWatchTold = 1u << 28,    // not about memory: this agent supports kWatch
+  kVisibleTold = 1u << 27,  // not about memory: this agent supports kAskVisible
   kMemoryAway = 1,          // the memory is released
   kMemoryImported = 2,      // a resume imported some of it: the driver alone could not restore it
   kMemoryShared = 4,        // another process uses it, or this one uses another's (CUDA IPC)
   // The bits of the features that this version of the agent supports.
-  kSupported = kMemoryTold | kStepsTold | kRunningTold | kWatchTold,
+  kSupported = kMemoryTold | kStepsTold | kRunningTold | kWatchTold | kVisibleTold,
 };
 struct alignas(64) AgentHeader {
   char magic[16];

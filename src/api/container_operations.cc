@@ -229,6 +229,10 @@ Status RefuseOptionsOfRestore(const v1::RestoreRequest& request) {
   STASIS_TRY(RefuseOwnOptions(request));
   STASIS_TRY(CheckAbsolute("the log", request.log()));
   STASIS_TRY(CheckAbsolute("the pid file", request.pid_file()));
+  if (!request.gpus().empty()) {
+    return FailUsage(
+        "--gpus and CUDA_VISIBLE_DEVICES do not apply to a container: its runtime grants GPUs");
+  }
   if (!request.new_pidns()) return {};
   return FailUsage("--new-pidns does not apply to a container: the runtime creates its namespaces");
 }

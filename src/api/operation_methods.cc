@@ -200,12 +200,12 @@ Result<v1::OperationEvent> Suspend(Call& call, const v1::SuspendRequest& request
 }
 
 Result<v1::OperationEvent> Resume(Call& call, const v1::ResumeRequest& request) {
-  return Operate(call, "resume", "resume " + request.target(), request.options(),
-                 [&](auto& session, auto& options) -> Result<operations::OperationResult> {
-                   STASIS_ASSIGN(auto target,
-                                 ParseTarget(call.paths, request.target(), request.places()));
-                   return operations::Resume(session, target, {request.gpu_map()}, options);
-                 });
+  return Operate(
+      call, "resume", "resume " + request.target(), request.options(),
+      [&](auto& session, auto& options) -> Result<operations::OperationResult> {
+        STASIS_ASSIGN(auto target, ParseTarget(call.paths, request.target(), request.places()));
+        return operations::Resume(session, target, {request.gpu_map(), request.gpus()}, options);
+      });
 }
 
 namespace {
@@ -295,6 +295,7 @@ Result<v1::OperationEvent> RestoreFrom(Call& call, const v1::RestoreRequest& req
                    restore.job = request.job();
                    restore.log = request.log();
                    restore.gpu_map = request.gpu_map();
+                   restore.granted = request.gpus();
                    restore.new_pidns = request.new_pidns();
                    restore.trust_image = request.trust_image();
                    STASIS_ASSIGN(restore.criu, CriuOptionsOf(request.criu()));

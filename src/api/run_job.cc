@@ -80,6 +80,7 @@ Result<v1::RunResponse> StartJob(Call& call, const v1::RunRequest& request,
   // The agent reads environment variables, not the configuration.
   const char* preloaded = std::getenv("LD_PRELOAD");
   std::map<std::string, std::string> env = {
+      {"STASIS_HIDE_GPUS", call.settings.hide_gpus ? "1" : ""},
       {"STASIS_FORK_KEEPS_GPU_FILES", call.settings.keep_gpu_files ? "1" : ""},
       // Removes the variable of a job that started this command.
       {kShareVariable, ""},

@@ -52,6 +52,7 @@ Result<store::Process> DescribeProcess(const DumpedProgram& program, const proce
   if (const auto* device = FindDevice(program, member.id)) {
     p.recorded_state = ToImage(device->initial);
     for (const auto& gpu : device->gpus) p.gpu_uuids.push_back(gpu.value);
+    for (const auto& gpu : device->visible) p.visible_gpu_uuids.push_back(gpu.value);
     p.device_bytes = device->device_bytes + device->away_bytes;
   }
   return p;

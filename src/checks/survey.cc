@@ -126,11 +126,24 @@ Status RefuseSharedDeviceMemory(const Services& services, const Survey& survey) 
   return {};
 }
 
+constexpr std::chrono::seconds kVisibleTimeout{10};
+
+// Asks which GPUs the agent shows to the program. The driver opens the files of hidden GPUs too,
+// but the program uses only those that it sees.
+void FindVisible(agent_client::AgentLink& agent, SurveyedProcess& p) {
+  auto visible = agent.Visible(kVisibleTimeout);
+  if (!visible || visible->empty()) return;
+  for (const auto& gpu : *visible) p.visible.push_back(gpu_state::UuidOf(gpu));
+  std::erase_if(p.gpus, [&](const device::GpuUuid& gpu) {
+    return std::find(p.visible.begin(), p.visible.end(), gpu) == p.visible.end();
+  });
+}
+
 // Corrects device_bytes by the agent's figures. After a resume on the shared path, the program's
 // memory is imported, and some drivers do not count imported memory. Memory imported from another
 // process is counted for its owner only. Errors of agents are ignored here; shared_members.cc
 // refuses them.
-Status CountImported(Services& services, device::DeviceProcess& p) {
+Status AskAgent(Services& services, SurveyedProcess& p) {
   STASIS_ASSIGN(auto driver, services.device->Driver());
   auto agent = gpu_state::FindAgent(*services.agents, p.id);
   if (!agent || !*agent) return {};
@@ -140,6 +153,7 @@ Status CountImported(Services& services, device::DeviceProcess& p) {
   } else {
     p.device_bytes += hello.imported_bytes;
   }
+  FindVisible(**agent, p);
   return {};
 }
 
@@ -149,6 +163,7 @@ void FindKeptContext(Services& services, SurveyedProcess& p) {
   p.context_kept = true;
   p.away_bytes = record->device_bytes;
   p.gpus = record->gpus;
+  p.visible = record->visible;
 }
 
 bool IsAmong(const process::Stat& stat, const std::vector<process::Stat>& all) {
@@ -267,7 +282,8 @@ Result<Operation> Survey::ToOperation(const std::string& verb) const {
 std::vector<plan::RecordedProcess> Survey::RecordedProcesses() const {
   std::vector<plan::RecordedProcess> recorded;
   for (const auto& p : device_processes) {
-    recorded.push_back({p.id, p.state, p.gpus, p.device_bytes, {}, p.context_kept, p.away_bytes});
+    recorded.push_back(
+        {p.id, p.state, p.gpus, p.device_bytes, {}, p.context_kept, p.away_bytes, p.visible});
   }
   return recorded;
 }
@@ -317,13 +333,14 @@ Result<Survey> SurveyTarget(Services& services, const Target& target,
   STASIS_TRY(collect("gpu-sharing", RefuseSharedDeviceMemory(services, survey)));
   // A suspended process uses no GPU. Its record gives the GPUs and memory that a resume needs.
   for (auto& p : survey.device_processes) {
-    if (p.state == ProcessState::kRunning) STASIS_TRY(CountImported(services, p));
+    if (p.state == ProcessState::kRunning) STASIS_TRY(AskAgent(services, p));
     if (p.state != ProcessState::kCheckpointed) {
       FindKeptContext(services, p);
       continue;
     }
     if (auto record = gpu_state::LoadSuspended(services.paths, p.id)) {
       p.gpus = record->gpus;
+      p.visible = record->visible;
       p.device_bytes = record->device_bytes;
     }
   }

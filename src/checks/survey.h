@@ -22,6 +22,7 @@ struct SurveyedProcess : device::DeviceProcess {
   // See plan::RecordedProcess.
   bool context_kept = false;
   uint64_t away_bytes = 0;
+  std::vector<device::GpuUuid> visible = {};
 
   bool suspended() const { return context_kept || state == device::ProcessState::kCheckpointed; }
 };

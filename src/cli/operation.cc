@@ -102,6 +102,22 @@ v1::ContainerPlaces PlaceFlags::ToMessage() const {
   return message;
 }
 
+void GpuFlags::AddTo(App verb) {
+  verb.add_option("--gpu-map", map,
+                  "Move to other GPUs: OLD=NEW,... by UUID, index or name; auto: replace GPUs that "
+                  "are missing, or that are not among those of --gpus or CUDA_VISIBLE_DEVICES");
+  verb.add_option("--gpus", gpus,
+                  "The GPUs that the program may use from now on, by UUID, index or name (default "
+                  "with --gpu-map auto: CUDA_VISIBLE_DEVICES, otherwise all)");
+}
+
+std::string GpuFlags::Granted() const {
+  if (!gpus.empty() || map != "auto") return gpus;
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible == nullptr) return {};
+  return *visible == '\0' ? "-1" : visible;  // an empty variable grants no GPU
+}
+
 std::string FindingText(const v1::CheckResponse::Finding& finding) {
   std::string text =
       fmt::format("{:<8} {:<19} {}\n", finding.level(), finding.id(), finding.found());

@@ -41,6 +41,17 @@ struct PlaceFlags {
   v1::ContainerPlaces ToMessage() const;
 };
 
+// --gpu-map and --gpus of resume and restore.
+struct GpuFlags {
+  std::string map;
+  std::string gpus;
+
+  void AddTo(App verb);
+  // Returns the granted GPUs: those of --gpus, or with `--gpu-map auto` those of this process's
+  // CUDA_VISIBLE_DEVICES. Empty: all.
+  std::string Granted() const;
+};
+
 inline constexpr char kTargetHelp[] =
     "A job, a process id, or a container: podman:NAME, containerd:[NAMESPACE/]ID, runc:ID";
 

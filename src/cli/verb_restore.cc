@@ -14,7 +14,7 @@ struct RestoreOptions {
   std::string pid_file;
   bool attach = false;
   AttachFlags attach_flags;
-  std::string gpu_map;
+  GpuFlags gpus;
   bool new_pidns = false;
   bool trust_image = false;
   PlaceFlags places;
@@ -30,7 +30,8 @@ v1::RestoreRequest RequestOf(const RestoreOptions& options) {
   request.set_job(options.job);
   if (!options.log.empty()) request.set_log(AbsolutePath(options.log));
   if (!options.pid_file.empty()) request.set_pid_file(AbsolutePath(options.pid_file));
-  request.set_gpu_map(options.gpu_map);
+  request.set_gpu_map(options.gpus.map);
+  request.set_gpus(options.gpus.Granted());
   request.set_new_pidns(options.new_pidns);
   request.set_trust_image(options.trust_image);
   *request.mutable_criu() = options.criu.ToMessage();
@@ -70,9 +71,7 @@ void RegisterRestore(App app, const std::function<void(Action)>& select) {
       "-a,--attach", options->attach,
       "Stay attached: show the program's terminal or output, and exit with its exit code");
   options->attach_flags.AddTo(verb);
-  verb->add_option(
-      "--gpu-map", options->gpu_map,
-      "Move to other GPUs: OLD=NEW,... by UUID, index or name; auto: replace missing GPUs");
+  options->gpus.AddTo(verb);
   verb->add_flag("--new-pidns", options->new_pidns,
                  "Restore into a new pid namespace, so that its process ids need not be free here");
   verb->add_flag(

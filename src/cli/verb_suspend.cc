@@ -7,7 +7,7 @@ namespace {
 
 struct SuspendOptions {
   std::string target;
-  std::string gpu_map;
+  GpuFlags gpus;
   std::string spill_dir;
   bool no_spill = false;
   bool keep_context = false;
@@ -57,8 +57,7 @@ void RegisterResume(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<SuspendOptions>();
   auto verb = app.add_subcommand("resume", "Return the GPU to a suspended program");
   verb->add_option("TARGET", options->target, kTargetHelp)->required();
-  verb->add_option("--gpu-map", options->gpu_map,
-                   "Move to other GPUs: OLD=NEW,... by UUID, index or name");
+  options->gpus.AddTo(verb);
   options->places.AddTo(verb);
   options->common.AddTo(verb);
   verb->callback([=] {
@@ -67,7 +66,8 @@ void RegisterResume(App app, const std::function<void(Action)>& select) {
       request.set_target(options->target);
       *request.mutable_places() = options->places.ToMessage();
       *request.mutable_options() = options->common.ToMessage();
-      request.set_gpu_map(options->gpu_map);
+      request.set_gpu_map(options->gpus.map);
+      request.set_gpus(options->gpus.Granted());
       return RunOperation(globals, [&](api::Client& client, const api::OnEvent& on_event) {
         return client.Resume(request, on_event);
       });

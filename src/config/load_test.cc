@@ -133,13 +133,14 @@ TEST_F(LoadTest, StasisConfigReplacesBothFiles) {
 TEST_F(LoadTest, EveryKindIsReadFromAFile) {
   WriteSystem(
       "folders.state = '/srv/stasis'\ndump.compress = 'zstd'\ndump.pack_size = '1GiB'\n"
-      "helper.idle_s = 2.5\nrun.keep_gpu_files = true\n");
+      "helper.idle_s = 2.5\nrun.keep_gpu_files = true\nrun.hide_gpus = true\n");
   Settings settings = MustLoad().settings;
   EXPECT_EQ(settings.state_dir, "/srv/stasis");
   EXPECT_EQ(settings.compress, "zstd");
   EXPECT_EQ(settings.pack_bytes, 1ull << 30);
   EXPECT_EQ(settings.helper_idle_s, 2.5);
   EXPECT_TRUE(settings.keep_gpu_files);
+  EXPECT_TRUE(settings.hide_gpus);
   WriteSystem("dump.pack_size = 2097152");
   EXPECT_EQ(MustLoad().settings.pack_bytes, 2u << 20);
 }

@@ -63,6 +63,7 @@ struct Settings {
   double share_max_wait_s{};
   uint64_t share_host_bytes{};  // 0: most of the free memory
 
+  bool hide_gpus{};       // the agent, not the driver, hides GPUs from jobs
   bool keep_gpu_files{};  // forked children keep inherited GPU files open
   uint64_t log_bytes{};   // size limit of a job's own log
   std::string toggle;     // "driver" or "suspend": the effect of cuda-checkpoint --toggle

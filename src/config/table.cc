@@ -121,6 +121,10 @@ constexpr Row kRows[] = {
      "STASIS_METRICS_LISTEN", "none",
      "HOST:PORT at which the daemon serves metrics to Prometheus, without authentication: "
      "docs/metrics.md"},
+    {"run.hide_gpus", Kind::kSwitch, &Settings::hide_gpus, "false", 0, 0, "", "STASIS_HIDE_GPUS",
+     "",
+     "The agent hides the GPUs that CUDA_VISIBLE_DEVICES does not name, so that a job can move to "
+     "them. Not for programs with the CUDA runtime"},
     {"run.keep_gpu_files", Kind::kSwitch, &Settings::keep_gpu_files, "false", 0, 0, "",
      "STASIS_FORK_KEEPS_GPU_FILES", "",
      "Forked children of a job keep inherited GPU files open; such children cannot be dumped"},

@@ -126,6 +126,7 @@ Status RestoreSuspendRecord(const Paths& paths, const RecordedProcess& process) 
   if (!process.context_kept) return ForgetSuspended(paths, process.id);
   SuspendedProcess record{process.id, process.gpus, process.away_bytes, std::time(nullptr)};
   record.context_kept = true;
+  record.visible = process.visible;
   return SaveSuspended(paths, record);
 }
 

@@ -36,6 +36,9 @@ std::optional<SuspendedProcess> Parse(const std::string& text) {
     }
     p.context_kept = j.value("context_kept", false);
     p.driver = j.value("driver", std::string());
+    for (const auto& uuid : j.value("visible", json::array())) {
+      p.visible.push_back({uuid.get<std::string>()});
+    }
     return p;
   } catch (const json::exception&) {
     return std::nullopt;
@@ -54,6 +57,8 @@ Status SaveSuspended(const Paths& paths, const SuspendedProcess& process) {
   STASIS_ASSIGN(uint64_t pid_namespace, process::ReadNamespace({::getpid()}, "pid"));
   json gpus = json::array();
   for (const auto& uuid : process.gpus) gpus.push_back(uuid.value);
+  json visible = json::array();
+  for (const auto& uuid : process.visible) visible.push_back(uuid.value);
   json moved = json::array();
   for (const auto& [from, to] : process.moved) moved.push_back({from.value, to.value});
   json j = {{"version", 1},
@@ -65,7 +70,8 @@ Status SaveSuspended(const Paths& paths, const SuspendedProcess& process) {
             {"since_unix_s", process.since_unix_s},
             {"moved", moved},
             {"context_kept", process.context_kept},
-            {"driver", process.driver}};
+            {"driver", process.driver},
+            {"visible", visible}};
   // The file is not synced: a power failure that loses the record ends the process too.
   return ReplaceFile(FileOf(paths, process.id), j.dump() + "\n");
 }

@@ -26,6 +26,7 @@ struct SuspendedProcess {
   // The driver that holds its state, for example "nvidia 580.159.04"; empty in records of older
   // versions.
   std::string driver = {};
+  std::vector<device::GpuUuid> visible = {};  // see plan::RecordedProcess
 };
 // Returns the name of a driver for SuspendedProcess::driver.
 std::string DriverName(const device::DriverInfo& driver);

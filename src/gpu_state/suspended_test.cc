@@ -45,6 +45,13 @@ TEST_F(SuspendedTest, AContextThatWasKeptIsRemembered) {
   EXPECT_TRUE(LoadSuspended(paths_, Living())->context_kept);
 }
 
+TEST_F(SuspendedTest, TheVisibleGpusAreRemembered) {
+  SuspendedProcess process{Living(), {{"GPU-1"}}, 4096, 1};
+  process.visible = {{"GPU-1"}, {"GPU-2"}};
+  ASSERT_TRUE(SaveSuspended(paths_, process));
+  EXPECT_EQ(LoadSuspended(paths_, Living())->visible, process.visible);
+}
+
 TEST_F(SuspendedTest, ARecordTornByAPowerFailureIsSwept) {
   ASSERT_TRUE(SaveSuspended(paths_, {Living(), {}, 0, 1}));
   std::string torn = paths_.run + "/suspended/4711-17.json";

@@ -55,6 +55,7 @@ gpu_state::Processes RecordedProcesses(const store::Manifest& manifest) {
     if (!p.is_cuda()) continue;
     recorded.push_back({{{p.pid}, 0}, state, {}, DriverBytes(manifest, p)});
     for (const auto& uuid : p.gpu_uuids) recorded.back().gpus.push_back({uuid});
+    for (const auto& uuid : p.visible_gpu_uuids) recorded.back().visible.push_back({uuid});
   }
   return recorded;
 }

@@ -14,6 +14,7 @@
 #include "device/gpu_map.h"
 #include "gpu_state/gpu_room.h"
 #include "gpu_state/host_memory.h"
+#include "operations/choose_gpus.h"
 #include "operations/execute.h"
 #include "operations/hold_job.h"
 #include "operations/recorded.h"
@@ -47,7 +48,8 @@ Result<device::GpuMap> ChooseGpus(gpu_state::Services& services, const store::Ma
                                   const RestoreOptions& restore) {
   const bool replaces_missing =
       restore.gpu_map == "auto" || (restore.gpu_map.empty() && restore.held);
-  if (manifest.gpus.empty() || (restore.gpu_map.empty() && !replaces_missing)) {
+  const bool is_granted = !restore.granted.empty();
+  if (manifest.gpus.empty() || (restore.gpu_map.empty() && !replaces_missing && !is_granted)) {
     return device::GpuMap{};
   }
   STASIS_ASSIGN(auto gpus, services.device->Gpus());
@@ -56,6 +58,10 @@ Result<device::GpuMap> ChooseGpus(gpu_state::Services& services, const store::Ma
     return gpu.minor && std::find(refused.begin(), refused.end(), *gpu.minor) != refused.end();
   });
   const auto recorded = RecordedGpus(manifest);
+  if (is_granted) {
+    return ChooseGranted(restore.gpu_map, restore.granted, GpusOf(RecordedProcesses(manifest)),
+                         recorded, gpus);
+  }
   if (!replaces_missing) return device::ParseGpuMap(restore.gpu_map, recorded, gpus);
   // The driver needs no map if every GPU that the program has used is here.
   const bool complete =
@@ -146,8 +152,11 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
   result.saved.cold = run.cold_bytes();
   result.notes = run.notes();
   if (restore.gpu_map.empty() || restore.gpu_map == "auto") {
+    const auto had = GpusOf(RecordedProcesses(manifest));
     for (const auto& [from, to] : moved) {
-      if (from != to) {
+      // A move to a granted GPU exchanges it with one that the program does not use.
+      const bool is_its = std::find(had.begin(), had.end(), from) != had.end();
+      if (from != to && (is_its || restore.granted.empty())) {
         result.notes.push_back(fmt::format("GPU {} replaces {}.", to.value, from.value));
       }
     }

@@ -29,6 +29,7 @@ struct RestoreOptions {
   std::string job;         // the job's id; if empty, the one in the image, or a new one
   std::string log;         // file for the program's output; if empty, the job's log
   std::string gpu_map;     // "OLD=NEW,...", or "auto": replace GPUs that are missing
+  std::string granted;     // the GPUs that the program may use; "auto" chooses among these
   bool new_pidns = false;  // restore into a new pid namespace whose init process is the shim
   // Skips the checks of the image's origin and owners (checks/image_trust.h).
   bool trust_image = false;

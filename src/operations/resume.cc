@@ -17,6 +17,7 @@
 #include "gpu_state/gpu_away.h"
 #include "gpu_state/gpu_room.h"
 #include "gpu_state/suspended.h"
+#include "operations/choose_gpus.h"
 #include "operations/execute.h"
 #include "operations/suspend.h"
 #include "plan/journal.h"
@@ -75,6 +76,16 @@ Status CheckContextsStay(const Survey& survey, const device::GpuMap& map) {
     }
   }
   return {};
+}
+
+Result<device::GpuMap> ChooseMap(const Survey& survey, const ResumeOptions& resume,
+                                 const std::vector<device::Gpu>& gpus) {
+  if (!resume.granted.empty()) {
+    return ChooseGranted(resume.gpu_map, resume.granted, GpusOf(survey.RecordedProcesses()), gpus,
+                         gpus);
+  }
+  if (resume.gpu_map == "auto") return device::GpuMap{};  // no GPU of the program is missing here
+  return device::ParseGpuMap(resume.gpu_map, gpus, gpus);
 }
 
 // Resumes a target whose processes the driver reports as running. They may be blocked nevertheless:
@@ -141,7 +152,7 @@ Result<OperationResult> Resume(Session& session, const checks::Target& target,
     if (p.suspended()) STASIS_TRY(gpu_state::CheckSameDriver(services.paths, p.id, driver));
   }
   STASIS_ASSIGN(auto gpus, services.device->Gpus());
-  STASIS_ASSIGN(auto map, device::ParseGpuMap(resume.gpu_map, gpus, gpus));
+  STASIS_ASSIGN(auto map, ChooseMap(survey, resume, gpus));
   STASIS_TRY(CheckContextsStay(survey, map));
   STASIS_TRY(
       checks::RefuseNcclNeighbours(services, survey, checks::NewContexts::kOfSuspended, map,

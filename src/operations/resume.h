@@ -11,7 +11,8 @@
 namespace stasis::operations {
 
 struct ResumeOptions {
-  std::string gpu_map;  // "OLD=NEW,..."
+  std::string gpu_map;       // "OLD=NEW,...", or "auto"
+  std::string granted = {};  // the GPUs that the program may use now; empty: all
 };
 Result<OperationResult> Resume(Session& session, const checks::Target& target,
                                const ResumeOptions& resume, const OperationOptions& options);

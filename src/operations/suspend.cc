@@ -53,6 +53,7 @@ Status WriteRecords(const Services& services, const Processes& processes,
     const uint64_t data = shared.BytesOf(p.id) + p.away_bytes;
     gpu_state::SuspendedProcess record{p.id, p.gpus, data, std::time(nullptr)};
     record.context_kept = keep_context;
+    record.visible = p.visible;
     record.driver = gpu_state::DriverName(driver);
     if (!keep_context) record.device_bytes += p.device_bytes;
     STASIS_TRY(gpu_state::SaveSuspended(services.paths, record));

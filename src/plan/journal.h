@@ -40,6 +40,8 @@ struct RecordedProcess {
   // `away_bytes` of its data are in arenas, and `device_bytes` are still on the GPU.
   bool context_kept = false;
   uint64_t away_bytes = 0;
+  // Not in the journal: the GPUs that the agent shows to the program, if it hides others.
+  std::vector<device::GpuUuid> visible = {};
 
   // Returns true if the GPU memory of the process is in arenas or was saved by the driver.
   bool suspended() const { return context_kept || initial == device::ProcessState::kCheckpointed; }

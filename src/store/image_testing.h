@@ -47,7 +47,8 @@ inline Manifest FullManifest() {
        77,
        4711,
        4711,
-       4711},
+       4711,
+       {"GPU-2", "GPU-1"}},
       {4712, 4711, 124, "helper", "/srv/helper", GpuState::kNone, {}, 0, 4712, 4711, 4711}};
   m.gpus = {{"GPU-1", "softgpu", 8ull << 30, 1ull << 30}};
   m.externals = {{"tty[1b:2]", "tty", 4711, 0, "both", "/dev/pts/2"}};

@@ -59,6 +59,8 @@ struct Process {
   pid_t namespace_pid = 0;  // in the program's own pid namespace; 0 if it is the same as pid
   pid_t pgid = 0;
   pid_t sid = 0;
+  // The GPUs that the agent showed to the process, by its ordinals, if it hid others; else empty.
+  std::vector<std::string> visible_gpu_uuids = {};
 
   // The process id after a restore.
   pid_t restored_pid() const { return namespace_pid != 0 ? namespace_pid : pid; }

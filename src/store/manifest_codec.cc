@@ -164,6 +164,8 @@ void Put(const Process& from, pb::Process* to) {
   PROCESS(PUT)
   to->set_recorded_state(static_cast<pb::Process::GpuState>(from.recorded_state));
   to->mutable_gpu_uuids()->Add(from.gpu_uuids.begin(), from.gpu_uuids.end());
+  to->mutable_visible_gpu_uuids()->Add(from.visible_gpu_uuids.begin(),
+                                       from.visible_gpu_uuids.end());
 }
 
 Status Take(const pb::Process& from, Process& to) {
@@ -176,6 +178,7 @@ Status Take(const pb::Process& from, Process& to) {
   PROCESS(TAKE)
   to.recorded_state = static_cast<GpuState>(from.recorded_state());
   to.gpu_uuids.assign(from.gpu_uuids().begin(), from.gpu_uuids().end());
+  to.visible_gpu_uuids.assign(from.visible_gpu_uuids().begin(), from.visible_gpu_uuids().end());
   return {};
 }
 

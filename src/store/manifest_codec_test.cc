@@ -37,6 +37,7 @@ TEST(ManifestCodecTest, EveryFieldComesBack) {
   EXPECT_EQ(*EncodeManifest(*again), *body);
   EXPECT_EQ(again->job.argv, m.job.argv);
   EXPECT_EQ(again->processes[0].recorded_state, GpuState::kRunning);
+  EXPECT_EQ(again->processes[0].visible_gpu_uuids, m.processes[0].visible_gpu_uuids);
   EXPECT_EQ(again->processes[1].ppid, 4711);
   EXPECT_EQ(again->externals[0].path, "/dev/pts/2");
   EXPECT_TRUE(again->ranges[0].runs[0].is_zero());

@@ -79,6 +79,7 @@ JOB_ROWS = [
     (["logs", "-f", "--json", "job"], 2),
 ]
 
+GRANTS = [("-1", 2), (",", 2), ("0,0", 2), ("7", 3), ("0,x", 3), ("GPU-", 3), (LONG, 3)]
 MAPS = [("0", 2), ("0=", 2), ("=0", 2), ("=", 2), (",", 2), ("0=0,", 2), ("0=0,0=0", 2), ("a b=0", (2, 3)),
         ("0=9", (2, 3)), ("9=0", (2, 3)), ("GPU-dead=0", (2, 3)), ("0=GPU-dead", (2, 3)), ("0==0", (2, 3)),
         ("x" * 5000, 2)]
@@ -98,6 +99,8 @@ def run(bench: Bench):
     bench.world.stasis("suspend", "job")
     for text, code in MAPS:
         bench.case(f"--gpu-map {text[:40]!r}", bench.refused, ["resume", "job", "--gpu-map", text], code)
+    for text, code in GRANTS:
+        bench.case(f"--gpus {text[:40]!r}", bench.refused, ["resume", "job", "--gpus", text], code)
     bench.world.stasis("resume", "job")
     program.expect_running()
     program.finish()

@@ -11,6 +11,7 @@
 #include "agent/cuda/memory.h"
 #include "agent/cuda/pools.h"
 #include "agent/cuda/stream_order.h"
+#include "agent/cuda/visible.h"
 #include "agent/futex.h"
 #include "agent/gate.h"
 #include "agent/thread.h"
@@ -152,6 +153,7 @@ constexpr uint64_t kContextBytes = uint64_t{512} << 20;
 // Calls `create`, which always creates a new context.
 template <class F>
 CUresult CreateNew(CUcontext* context, CUdevice device, F create) {
+  if (IsHidden(device)) return CUDA_ERROR_INVALID_DEVICE;
   const CUresult r = AllocateOrWait({kContextBytes, device}, create);
   // If the table still has a context with this handle, that context has ended, and the thread that
   // ended it has not called Forget yet.
@@ -292,6 +294,7 @@ CUresult cuCtxDetach(CUcontext context) {
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  if (IsHidden(device)) return CUDA_ERROR_INVALID_DEVICE;
   const CUresult r = AllocateOrWait(
       {kContextBytes, device}, [&] { return real::cuDevicePrimaryCtxRetain(context, device); });
   return Created(r, context, device);
@@ -335,12 +338,5 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
 }
 
 }  // namespace hook
-
-// Creates the control socket before the driver is initialized, so that a client that finds the
-// process by its use of a GPU also finds the agent.
-STASIS_EXPORT CUresult cuInit(unsigned flags) {
-  if (Bind()) EnsureControl();
-  return real::cuInit(flags);
-}
 
 }  // namespace stasis::agent

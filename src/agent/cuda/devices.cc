@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/cuda/visible.h"
 #include "agent/futex.h"
 
 namespace stasis::agent {
@@ -73,6 +74,7 @@ Device* KnownDevice(CUdevice device) {
 int DeviceCount() { return g_count.load(); }
 
 void ResetDevices() {
+  ResetVisible();
   g_probe_mutex.ResetAfterFork();
   for (Device& d : g_devices) d = Device{};
   g_count.store(0);

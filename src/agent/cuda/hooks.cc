@@ -5,6 +5,7 @@
 
 #include "agent/cuda/hooks.h"
 #include "agent/cuda/real.h"
+#include "agent/cuda/visible.h"
 #include "agent/gate.h"
 #include "agent/hip/process.h"
 
@@ -43,6 +44,13 @@ namespace stasis::agent {
 
 using hook::Word;
 #define STASIS_HOOK_RAW(symbol, count) STASIS_GATED(symbol, (STASIS_P##count), (STASIS_A##count))
+#include "agent/cuda/hooks.def"
+
+#define STASIS_HOOK_DEVICE(symbol, count, device, other)                                           \
+  STASIS_EXPORT CUresult symbol(STASIS_P##count) {                                                 \
+    if (IsHidden(CUdevice(device)) || IsHidden(CUdevice(other))) return CUDA_ERROR_INVALID_DEVICE; \
+    return reinterpret_cast<CUresult (*)(STASIS_P##count)>(Address(k_##symbol))(STASIS_A##count);  \
+  }
 #include "agent/cuda/hooks.def"
 
 #define STASIS_HOOK_UNGATED(symbol) extern "C" fn::symbol symbol;
@@ -99,6 +107,7 @@ void CompleteFunctionTable() {
 #define STASIS_HOOK_UNGATED(symbol) \
   __atomic_store_n(&g_functions[k_##symbol].ours, STASIS_OURS(symbol), __ATOMIC_RELAXED);
 #define STASIS_HOOK_UNGATED_PTSZ(symbol) STASIS_HOOK_UNGATED(symbol##_ptsz)
+#define STASIS_HOOK_DEVICE(symbol, count, device, other) STASIS_HOOK_UNGATED(symbol)
 #include "agent/cuda/hooks.def"
   CompleteHipTable();
   complete.store(true, std::memory_order_release);

@@ -7,6 +7,7 @@
 #include "agent/cuda/captures.h"
 #include "agent/cuda/contexts.h"
 #include "agent/cuda/stream_order.h"
+#include "agent/cuda/visible.h"
 #include "agent/gate.h"
 #include "agent/thread.h"
 
@@ -293,6 +294,10 @@ void ResetPools() {
 namespace hook {
 
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* props) {
+  if (props != nullptr && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+      IsHidden(props->location.id)) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
   CUresult r = real::cuMemPoolCreate(pool, props);
   if (r != CUDA_SUCCESS) return r;
   EnsureControl();

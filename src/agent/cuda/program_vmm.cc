@@ -8,6 +8,7 @@
 #include "agent/cuda/allocate.h"
 #include "agent/cuda/driver_memory.h"
 #include "agent/cuda/ipc.h"
+#include "agent/cuda/visible.h"
 #include "agent/gate.h"
 
 namespace stasis::agent {
@@ -235,6 +236,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
   EnsureControl();
   Need need;
   if (prop != nullptr && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+    if (IsHidden(prop->location.id)) return CUDA_ERROR_INVALID_DEVICE;
     need = {size, prop->location.id};
   }
   if (handle != nullptr && flags == 0 && CanBeCarried(prop)) {

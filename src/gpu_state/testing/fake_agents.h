@@ -52,6 +52,12 @@ class FakeAgentLink final : public agent_client::AgentLink {
   Result<agent_protocol::HelloReply> Status(std::chrono::milliseconds) override {
     return Do("Status", [&]() -> Result<agent_protocol::HelloReply> { return hello_; });
   }
+  Result<std::vector<agent_protocol::Uuid>> Visible(std::chrono::milliseconds) override {
+    std::lock_guard lock(program_.mutex);
+    std::vector<agent_protocol::Uuid> gpus;
+    for (const auto& gpu : agent_.visible) gpus.push_back(WireUuid(gpu));
+    return gpus;
+  }
   stasis::Status Close(std::chrono::milliseconds, Floor floor) override {
     return Do(floor == Floor::kKeep ? "Close keeping limits" : "Close",
               [&] { return Move(agent_protocol::State::kOpen, agent_protocol::State::kClosed); });

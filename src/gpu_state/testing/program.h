@@ -53,9 +53,10 @@ struct Agent {
   std::vector<UniqueFd> held;         // held from Release to Commit
   std::vector<std::string> content;   // the content of each piece, as the program wrote it
   bool connected = false;
-  bool imported = false;  // the memory was returned by a resume
-  bool steps = true;      // supports CloseInSteps
-  int busy_rounds = 0;    // how often CloseInSteps and Rest return false
+  bool imported = false;                 // the memory was returned by a resume
+  bool steps = true;                     // supports CloseInSteps
+  int busy_rounds = 0;                   // how often CloseInSteps and Rest return false
+  std::vector<device::GpuUuid> visible;  // the GPUs that it shows; empty: it hides none
   uint32_t blockers = 0;
   std::string blocker_text;
   uint64_t driver_bytes = 0;  // memory that only the driver can carry
