@@ -61,7 +61,8 @@ struct Settings {
   // Programs that share GPUs.
   std::string share_default;  // "off", "interactive" or "batch": default of run --share
   double share_max_wait_s{};
-  uint64_t share_host_bytes{};  // 0: most of the free memory
+  uint64_t share_host_bytes{};   // 0: most of the free memory
+  uint64_t share_spare_bytes{};  // of each GPU
 
   bool keep_gpu_files{};  // forked children keep inherited GPU files open
   uint64_t log_bytes{};   // size limit of a job's own log
