@@ -34,6 +34,7 @@ uint64_t g_last_number = 0;
 
 std::atomic<Watching> g_watching{Watching::kNever};
 std::atomic<int64_t> g_longest_ns{kLongestNs};
+std::atomic<uint64_t> g_spare_bytes{0};
 std::atomic<uint32_t> g_frees{0};
 std::atomic<uint32_t> g_waiting{0};  // entries in the table
 // Waiting threads check their entries when it changes.
@@ -157,6 +158,13 @@ void WatcherCame() {
 void SetLongestWait(int64_t longest_ns) {
   g_longest_ns.store(longest_ns);
   NextTurn();
+}
+
+void SetSpare(uint64_t bytes) { g_spare_bytes.store(bytes); }
+
+uint64_t SpareBytes(uint64_t total_bytes) {
+  const uint64_t most = total_bytes / 16, bytes = g_spare_bytes.load();
+  return bytes < most ? bytes : most;
 }
 
 void WatcherLeft(bool returns) {

@@ -34,6 +34,8 @@ class Wait {
   // if the allocation should be tried again; false if it must fail. `frees` is Frees() from before
   // the try.
   bool Await(const Request& request, uint32_t frees);
+  // Returns true for the last try, which nothing follows.
+  bool is_last() const { return last_; }
 
  private:
   void Leave();
@@ -56,6 +58,9 @@ bool IsServed();
 void WatcherCame();
 // Sets for how long one allocation waits at most, with all of its tries.
 void SetLongestWait(int64_t longest_ns);
+// Sets and returns how much memory of a GPU of this size allocations should leave free.
+void SetSpare(uint64_t bytes);
+uint64_t SpareBytes(uint64_t total_bytes);
 // The watcher has disconnected: all that wait fail. If another one will come (`returns`), they wait
 // for it instead, and so do new ones.
 void WatcherLeft(bool returns);

@@ -91,6 +91,7 @@ void HearWatcher() {
   switch (packet.header.type) {
     case Type::kWatch:
       room::SetLongestWait(int64_t(packet.watch.longest_wait_ms) * 1000000);
+      room::SetSpare(uint64_t(packet.watch.spare_mib) << 20);
       g_due = true;
       break;
     case Type::kAskUse:

@@ -144,9 +144,10 @@ class Watch final : public AgentWatch {
 
 class WatchesInProcesses final : public AgentWatches {
  public:
-  explicit WatchesInProcesses(milliseconds longest_wait)
+  WatchesInProcesses(milliseconds longest_wait, uint64_t spare_bytes)
       : longest_wait_ms_(
-            static_cast<uint32_t>(std::clamp<int64_t>(longest_wait.count(), 0, UINT32_MAX))) {}
+            static_cast<uint32_t>(std::clamp<int64_t>(longest_wait.count(), 0, UINT32_MAX))),
+        spare_mib_(static_cast<uint32_t>(std::min<uint64_t>(spare_bytes >> 20, UINT32_MAX))) {}
 
   Result<std::unique_ptr<AgentWatch>> Connect(process::HostPid pid, milliseconds timeout) override {
     const Deadline deadline = Deadline::In(timeout);
@@ -162,12 +163,13 @@ class WatchesInProcesses final : public AgentWatches {
   Status SayWatch(int socket) const {
     WatchRequest request{};
     request.longest_wait_ms = longest_wait_ms_;
+    request.spare_mib = spare_mib_;
     const Io io = Send(socket, &request, Type::kWatch, sizeof(request), nullptr, 0, 0);
     if (io != Io::kOk) return Fail(IoError(io));
     return {};
   }
 
-  const uint32_t longest_wait_ms_;
+  const uint32_t longest_wait_ms_, spare_mib_;
 };
 
 }  // namespace
@@ -179,8 +181,8 @@ Result<std::unique_ptr<AgentWatch>> GreetWatch(UniqueFd socket, std::string who,
   return std::unique_ptr<AgentWatch>(std::move(watch));
 }
 
-std::unique_ptr<AgentWatches> WatchesOfProcesses(milliseconds longest_wait) {
-  return std::make_unique<WatchesInProcesses>(longest_wait);
+std::unique_ptr<AgentWatches> WatchesOfProcesses(milliseconds longest_wait, uint64_t spare_bytes) {
+  return std::make_unique<WatchesInProcesses>(longest_wait, spare_bytes);
 }
 
 }  // namespace stasis::agent_client

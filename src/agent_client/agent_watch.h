@@ -93,7 +93,9 @@ Result<std::unique_ptr<AgentWatch>> GreetWatch(UniqueFd socket, std::string who,
                                                std::chrono::milliseconds timeout);
 
 // Makes watches of the agents inside the processes of this machine. An allocation that has waited
-// for `longest_wait` fails even if it gets no answer.
-std::unique_ptr<AgentWatches> WatchesOfProcesses(std::chrono::milliseconds longest_wait);
+// for `longest_wait` fails even if it gets no answer. One that would leave less than `spare_bytes`
+// of a GPU free waits too, see WatchRequest.
+std::unique_ptr<AgentWatches> WatchesOfProcesses(std::chrono::milliseconds longest_wait,
+                                                 uint64_t spare_bytes = 0);
 
 }  // namespace stasis::agent_client

@@ -57,7 +57,8 @@
 //                                               come
 //
 // While a watcher is connected, an allocation of the program that the driver cannot serve for lack
-// of GPU memory waits for kRoom, for WatchRequest::longest_wait_ms at most. It fails when the
+// of GPU memory, or that would leave less than WatchRequest::spare_mib, waits for kRoom, for
+// WatchRequest::longest_wait_ms at most. It fails when the
 // watcher disconnects, but not after kLeave: then it waits for the next watcher, for as long.
 //
 // Two agents use the same packets if one process has opened memory of the other
@@ -328,7 +329,9 @@ struct IpcAnswer {
 struct WatchRequest {
   Header header;
   uint32_t longest_wait_ms;  // of an allocation, even if no answer comes
-  uint32_t reserved;
+  // How much memory of a GPU allocations should leave free, but never more than a sixteenth of it.
+  // One that would leave less waits like one that failed. If it must fail, the driver decides.
+  uint32_t spare_mib;
 };
 
 struct RoomAnswer {

@@ -133,8 +133,10 @@ Result<std::unique_ptr<ShareService>> ShareService::Start(const config::Settings
   sharing::Limits limits;
   limits.max_wait = config::Milliseconds(settings.share_max_wait_s);
   limits.host_bytes = settings.share_host_bytes;
+  limits.gpu_spare_bytes = settings.share_spare_bytes;
   service->watches_ = agent_client::WatchesOfProcesses(
-      std::chrono::duration_cast<std::chrono::milliseconds>(limits.max_wait) + kAnswerMargin);
+      std::chrono::duration_cast<std::chrono::milliseconds>(limits.max_wait) + kAnswerMargin,
+      limits.gpu_spare_bytes);
   sharing::Manager::Outside outside{
       *service->watches_, *service, *service,
       [s = service.get()](const auto& programs) { s->owners_.SetSaved(programs); },

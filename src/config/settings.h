@@ -61,7 +61,8 @@ struct Settings {
   // Programs that share GPUs.
   std::string share_default;  // "off", "interactive" or "batch": default of run --share
   double share_max_wait_s{};
-  uint64_t share_host_bytes{};  // 0: most of the free memory
+  uint64_t share_host_bytes{};   // 0: most of the free memory
+  uint64_t share_spare_bytes{};  // of each GPU
 
   bool hide_gpus{};       // the agent, not the driver, hides GPUs from jobs
   bool keep_gpu_files{};  // forked children keep inherited GPU files open

@@ -143,6 +143,10 @@ constexpr Row kRows[] = {
      "STASIS_SHARE_HOST_MEMORY", "",
      "Host memory for the data of suspended programs that share GPUs; 0: nine tenths of what is "
      "free. Read by the daemon"},
+    {"share.gpu_spare", Kind::kSize, &Settings::share_spare_bytes, "1GiB", 0, kMiB* kMiB, "",
+     "STASIS_SHARE_GPU_SPARE", "",
+     "How much memory programs that share a GPU leave free on it, but at most a sixteenth: a "
+     "suspend and the next program need contexts. Read by the daemon"},
     {"cuda_checkpoint.toggle", Kind::kChoice, &Settings::toggle, "driver", 0, 0, "driver|suspend",
      "STASIS_TOGGLE", "",
      "What --toggle of the drop-in for cuda-checkpoint does to a running program: the driver's "

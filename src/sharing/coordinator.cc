@@ -65,7 +65,9 @@ void Coordinator::Apply(const Survey& survey, Time now) {
     uint64_t shared = gpu.free_bytes;
     for (const auto& [id, program] : programs_) shared += OccupiedBytes(program.facts, uuid);
     const uint64_t bytes = std::min(shared, gpu.total_bytes);
-    entry->second = bytes - std::min(bytes, MoverBytes(uuid));
+    const uint64_t spare =
+        std::max(MoverBytes(uuid), std::min(limits_.gpu_spare_bytes, gpu.total_bytes / 16));
+    entry->second = bytes - std::min(bytes, spare);
   }
   if (settled || memory_bytes_ == 0) {
     // A tenth of the memory is left to everything else.

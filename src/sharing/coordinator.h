@@ -60,6 +60,7 @@ struct Limits {
   Settings policy;
   Time max_wait = std::chrono::seconds(60);  // of an allocation
   uint64_t host_bytes = 0;                   // for suspended data; 0: most of the free memory
+  uint64_t gpu_spare_bytes = 0;              // left free on each GPU, but at most a sixteenth of it
   // How long a program whose swap failed is left alone. Doubles with each failure in a row.
   Time first_hold = std::chrono::seconds(1);
   Time longest_hold = std::chrono::seconds(60);

@@ -213,6 +213,30 @@ TEST(Watch, SeesTheUseOfTheGpu) {
   EXPECT_FALSE(ask().in_call);
 }
 
+// The memory that is left is for the contexts of a suspend.
+TEST(Watch, AnAllocationThatLeavesTooLittleWaits) {
+  UseGpu();
+  Target target({"direct"});
+  auto watch = agent_client::WatchesOfProcesses(kLong, 1024 * kMiB)->Connect(target.pid(), kLong);
+  ASSERT_DONE(watch);
+  (void)Next(**watch);
+  const uint64_t bytes = (FreeBytes() - 16 * kMiB) / (2 * kMiB) * (2 * kMiB);
+  for (bool fails : {false, true}) {
+    target.Say("alloc" + Bytes(bytes));
+    const AgentWants::Allocation waits = NextAllocation(**watch);
+    EXPECT_EQ(waits.bytes, bytes);
+    ASSERT_DONE((*watch)->Answer(waits.number, false));
+    const std::string piece = target.Hear();
+    // Nothing can leave, so the driver decides.
+    if (fails) {
+      EXPECT_EQ(piece, "error 2");
+    } else {
+      EXPECT_EQ(target.Ask("fill " + piece + " 5"), "ok");
+      EXPECT_EQ(target.Ask("check " + piece + " 5"), "right");
+    }
+  }
+}
+
 // The parameter is the target's command.
 class Room : public ::testing::TestWithParam<const char*> {
  protected:

@@ -5,6 +5,19 @@
 
 namespace stasis::agent {
 
+bool LeavesSpare(const Need& need) {
+  if (need.device == Need::kNone || need.bytes < kGranularity || !room::IsServed()) return true;
+  CUdevice current = 0;
+  size_t free = 0, total = 0;
+  // cuMemGetInfo knows the current context's device only.
+  const bool known = real::cuCtxGetDevice(&current) == CUDA_SUCCESS &&
+                     (need.device == Need::kCurrent || need.device == current) &&
+                     real::cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS;
+  // What does not fit at all is for the driver to refuse.
+  if (!known || need.bytes > free) return true;
+  return free - need.bytes >= room::SpareBytes(total);
+}
+
 bool AwaitRoom(const Need& need, room::Wait* wait, uint32_t frees) {
   if (need.device == Need::kNone || !room::IsServed()) return false;
   CUdevice ordinal = need.device;

@@ -19,6 +19,8 @@ struct Need {
   CUdevice device = kNone;
 };
 
+// Returns false if the allocation would use memory that a watcher wants to be left free.
+bool LeavesSpare(const Need& need);
 // Returns true if the allocation should be tried again, as Wait::Await.
 bool AwaitRoom(const Need& need, room::Wait* wait, uint32_t frees);
 
@@ -30,9 +32,11 @@ CUresult AllocateOrWait(const Need& need, F allocate) {
   for (;;) {
     const uint32_t held = HeldMemory();
     const uint32_t frees = room::Frees();
-    const CUresult r = allocate();
+    const bool tried = wait.is_last() || LeavesSpare(need);
+    const CUresult r = tried ? allocate() : CUDA_ERROR_OUT_OF_MEMORY;
     if (r != CUDA_ERROR_OUT_OF_MEMORY) return r;
-    if (!AwaitHeldMemory(held) && !AwaitRoom(need, &wait, frees)) return r;
+    if (AwaitHeldMemory(held) || AwaitRoom(need, &wait, frees)) continue;
+    return tried ? r : allocate();
   }
 }
 
