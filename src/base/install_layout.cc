@@ -10,8 +10,7 @@ namespace stasis {
 
 Result<std::string> InstallRoot() {
   STASIS_ASSIGN(std::string exe, ReadLink("/proc/self/exe"));
-  std::filesystem::path folder = std::filesystem::path(exe).parent_path();
-  if (folder.filename() == "compat") folder = folder.parent_path();
+  const std::filesystem::path folder = std::filesystem::path(exe).parent_path();
   return folder.parent_path().string();
 }
 

@@ -1,7 +1,8 @@
 // The location of installed programs. The build tree, the tarball and a system package share one
 // layout:
-//   bin/stasis  libexec/…  libexec/compat/cuda-checkpoint  lib/softgpu/libcuda.so.1  workloads/
+//   bin/stasis  libexec/…  lib/softgpu/libcuda.so.1  workloads/
 // A program finds its siblings relative to its own path, so the tree can be moved.
+// libexec/compat/cuda-checkpoint is a link to bin/stasis.
 #pragma once
 
 #include <string>

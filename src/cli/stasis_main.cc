@@ -7,10 +7,12 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <string_view>
 
 #include "base/descriptor_table.h"
 #include "base/rights.h"
+#include "cli/cuda_checkpoint.h"
 #include "cli/parser_words.h"
 #include "cli/verb.h"
 
@@ -117,7 +119,6 @@ int Finish(int code, const std::string& hint = {}) {
 }
 
 int Main(int argc, char** argv) {
-  HoldRights();
   // A closed pipe must cause a write error and not kill the process in the middle of a plan.
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);
@@ -180,12 +181,15 @@ int Main(int argc, char** argv) {
 }  // namespace stasis::cli
 
 int main(int argc, char** argv) {
+  stasis::HoldRights();
+  // libexec/compat has a link to this program with the name of NVIDIA's tool.
+  const bool is_drop_in =
+      argc > 0 && std::filesystem::path(argv[0]).filename() == stasis::cli::kCudaCheckpoint;
   try {
-    return stasis::cli::Main(argc, argv);
+    return is_drop_in ? stasis::cli::CudaCheckpoint(argc, argv) : stasis::cli::Main(argc, argv);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "stasis: internal error: %s\n", error.what());
-  } catch (...) {
-    std::fputs("stasis: internal error\n", stderr);
+    std::fprintf(stderr, "%s: internal error: %s\n",
+                 is_drop_in ? stasis::cli::kCudaCheckpoint : "stasis", error.what());
   }
-  return 1;
+  return is_drop_in ? 999 % 256 : 1;
 }

@@ -1,6 +1,5 @@
-// cuda-checkpoint: a replacement for NVIDIA's tool with the same options, output and exit codes,
-// built on api/drop_in.h. docs/cuda-checkpoint.md describes each option, and the differences for
-// processes that Stasis has suspended or that run under the agent.
+#include "cli/cuda_checkpoint.h"
+
 #include <fmt/format.h>
 #include <getopt.h>
 #include <signal.h>
@@ -11,7 +10,6 @@
 #include <optional>
 
 #include "api/drop_in.h"
-#include "base/rights.h"
 #include "cli/interrupts.h"
 #include "cli/verb.h"
 
@@ -186,7 +184,9 @@ int ExitCodeOf(const Error& error) {
   return code == 0 ? 1 : code;
 }
 
-int Main(int argc, char** argv) {
+}  // namespace
+
+int CudaCheckpoint(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_IGN);
   auto request = Parse(argc, argv);
   Status done;
@@ -210,15 +210,4 @@ int Main(int argc, char** argv) {
   return ExitCodeOf(error);
 }
 
-}  // namespace
 }  // namespace stasis::cli
-
-int main(int argc, char** argv) {
-  stasis::HoldRights();
-  try {
-    return stasis::cli::Main(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "cuda-checkpoint: internal error: %s\n", error.what());
-    return 999 % 256;
-  }
-}
