@@ -1,6 +1,7 @@
 """The steps of sharing.sh."""
 
 import argparse
+import contextlib
 import functools
 import json
 import os
@@ -20,6 +21,7 @@ SOFT = os.environ.get("GPU") == "soft"
 HERE = pathlib.Path(__file__).resolve().parent
 EXAMPLES = pathlib.Path(os.environ.get("EXAMPLES", HERE.parents[1] / "docs" / "examples"))
 SIZE_GIB = int(os.environ.get("SIZE_GIB", "25"))
+FILLER_GIB = int(os.environ.get("FILLER_GIB", "0"))
 PAIR_GIB = int(os.environ.get("PAIR_GIB", "30"))
 REQUESTS_S = float(os.environ.get("SECONDS_OF_REQUESTS", "20" if SOFT else "300"))
 LAYERS, MODEL_GIB = 16, 8  # bfloat16
@@ -147,22 +149,39 @@ def restarted(machine, servers):
     return "answers as before"
 
 
+def total_gib():
+    return int(subprocess.run(["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"],
+                              capture_output=True, text=True, check=True).stdout) >> 10
+
+
+@contextlib.contextmanager
+def filled(machine, gib):
+    """Meanwhile a program that does not share the GPU has so much of its memory."""
+    if gib == 0:
+        yield
+        return
+    log = machine.log("filler.out")
+    with open(log, "w") as out:
+        filler = subprocess.Popen([sys.executable, "-c", "import torch, sys\n"
+                                   f"x = torch.empty({gib} << 30, dtype=torch.uint8, device='cuda')\n"
+                                   "print('READY', flush=True)\nsys.stdin.read()"],
+                                  stdin=subprocess.PIPE, stdout=out, stderr=out)
+    try:
+        wait_until(lambda: "READY" in log.read_text() or filler.poll() is not None, 60, "the filler being ready")
+        yield
+    finally:
+        filler.kill()
+        filler.wait()
+
+
 def alternating(machine):
     """Two programs, of which one fits: the rest of the GPU is filled by a program that does not share it."""
-    filler = None
     pair = [Server(machine, 8 + n, PAIR_GIB) for n in range(2)]
-    try:
-        if not SOFT:
-            total = int(subprocess.run(["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"],
-                                       capture_output=True, text=True, check=True).stdout) >> 10
-            spare = max(0, total - int(1.5 * PAIR_GIB) - 2)
-            log = machine.log("filler.out")
-            with open(log, "w") as out:
-                filler = subprocess.Popen([sys.executable, "-c", "import torch, sys\n"
-                                           f"x = torch.empty({spare} << 30, dtype=torch.uint8, device='cuda')\n"
-                                           "print('READY', flush=True)\nsys.stdin.read()"],
-                                          stdin=subprocess.PIPE, stdout=out, stderr=out)
-            wait_until(lambda: "READY" in log.read_text() or filler.poll() is not None, 60, "the filler being ready")
+    gib = 0 if SOFT else max(0, total_gib() - int(1.5 * PAIR_GIB) - 2)
+    with contextlib.ExitStack() as outside:
+        for server in pair:
+            outside.callback(server.end)
+        outside.enter_context(filled(machine, gib))
         for server in pair:
             server.start()
         before, times = shares(machine), []
@@ -177,12 +196,6 @@ def alternating(machine):
         machine.report.number("from the request to the answer, median:", statistics.median(times), "s")
         machine.report.number("  slowest:", max(times), "s")
         return f"{swaps} swaps, all answers right"
-    finally:
-        for server in pair:
-            server.end()
-        if filler is not None:
-            filler.kill()
-            filler.wait()
 
 
 def main():
@@ -201,16 +214,20 @@ def main():
              ("requests", REQUESTS_S + 90, functools.partial(under_requests, machine, servers)),
              ("restarted", 150, functools.partial(restarted, machine, servers)),
              ("alternating", 200, functools.partial(alternating, machine))]
+    beside = contextlib.ExitStack()
     try:
+        beside.enter_context(filled(machine, FILLER_GIB))
         for name, limit_s, function in steps:
             if options.steps and not any(name.startswith(prefix) for prefix in options.steps):
                 continue
             if name == "alternating":
                 for server in servers:
                     server.end()
+                beside.close()
             report.step(name, limit_s, function)
     finally:
         machine.stasis(None, "share", expect=None)
+        beside.close()
         for server in servers:
             server.end()
         machine.stasis(None, "daemon", "drain", expect=None)

@@ -5,6 +5,7 @@
 #
 #   tests/gpu/sharing.sh DIST_DIR OUT_DIR [STEP…]     all steps, or those whose names begin with STEP
 #   SIZE_GIB (25; 40 for an H200) of each of the four servers; all four must not fit on the GPU, but in host memory
+#   FILLER_GIB (0) of a program that does not share the GPU, beside the servers: leave room for some of them and no more
 #   SECONDS_OF_REQUESTS (300); PAIR_GIB (30) of each program that alternates
 #   GPU=soft tests/gpu/sharing.sh …                   on softgpu, small
 #
