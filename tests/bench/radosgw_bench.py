@@ -24,7 +24,7 @@ def run(world):
         for name, options in (("encrypted", []), ("plain", ["--plain"])):
             add(host, server, name, *options, location=f"{BUCKET}/{name}")
             print(host("bench", "--remote", name, "--size", os.environ.get("SIZE", "256MiB"), "--rounds",
-                       os.environ.get("ROUNDS", "3"), "-d", "/dev/shm").out, flush=True)
+                       os.environ.get("ROUNDS", "3"), "-d", "/dev/shm", seconds=600).out, flush=True)
     finally:
         server.end()
 

@@ -98,8 +98,8 @@ class Host:
         self.state = world.folder / name
         self.env = {"STASIS_STATE_DIR": str(self.state), **server.env}
 
-    def __call__(self, *words, expect=0, env=None):
-        return self.world.stasis(*words, expect=expect, env={**self.env, **(env or {})})
+    def __call__(self, *words, env=None, **more):
+        return self.world.stasis(*words, env={**self.env, **(env or {})}, **more)
 
     def image(self, name):
         return self.state / "data" / "images" / name
