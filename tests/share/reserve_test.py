@@ -31,11 +31,11 @@ def file_of(world, pid):
     return files[0]
 
 
-def end(job):
+def end(job, *options):
     """Ends a job without looking at its memory."""
-    job.world.stasis("kill", job.name, "-s", "KILL")
-    job.world.stasis("wait", job.name, expect=137)
-    job.world.stasis("delete", job.name)
+    job.world.stasis(*options, "kill", job.name, "-s", "KILL")
+    job.world.stasis(*options, "wait", job.name, expect=137)
+    job.world.stasis(*options, "delete", job.name)
 
 
 def the_first_suspend_is_warm(world, daemon):
@@ -79,7 +79,7 @@ def a_daemon_that_is_killed(world, daemon):
     job.await_ready()
     await_ready(world, daemon, job, 96)
     daemon.kill()
-    end(job)
+    end(job, "--no-daemon")
     demand(ready_bytes(world) > 0, "the memory was freed before the next survey")
     daemon.start()
     wait_until(lambda: ready_bytes(world) == 0, PATIENCE_S, lambda: str(arenas(world)))
