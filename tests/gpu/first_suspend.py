@@ -4,6 +4,7 @@ import argparse
 import functools
 import os
 import pathlib
+import signal
 import statistics
 import sys
 
@@ -14,24 +15,24 @@ from ride import Job, Machine
 HERE = pathlib.Path(__file__).resolve().parent
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 READY_S = 120
-LONG_S = "600"
-# The settings of the daemon and of `run`, and the bar over a warm suspend.
+# arena.reserve of the daemon and of `run`, and the bar over a warm suspend.
 WAYS = {
-    "without reserve": ({"STASIS_ARENA_RESERVE": "off", "STASIS_HELPER_IDLE_S": LONG_S}, None),
-    "with reserve": ({"STASIS_ARENA_RESERVE": "auto", "STASIS_HELPER_IDLE_S": LONG_S}, 1.3),
-    "with reserve, mover ended": ({"STASIS_ARENA_RESERVE": "auto", "STASIS_HELPER_IDLE_S": "2"}, None),
+    "without reserve": ("off", None),
+    "with reserve": ("auto", 1.3),
+    "with reserve, mover ended": ("auto", None),
 }
 
 
-def runs(name):
-    """Returns whether a process of this name runs. The kernel keeps 15 characters of a name."""
-    for path in pathlib.Path("/proc").glob("[0-9]*/comm"):
+def helpers(machine, name):
+    """Returns the pids of this program of the tarball."""
+    pids = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/exe"):
         try:
-            if path.read_text().strip() == name[:15]:
-                return True
+            if path.readlink() == machine.dist / "libexec" / name:
+                pids.append(int(path.parent.name))
         except OSError:
             pass
-    return False
+    return pids
 
 
 class Measurement:
@@ -52,12 +53,15 @@ class Measurement:
         return sum(arena["size_bytes"] for arena in arenas if arena["state"] == "ready")
 
     def await_reserve(self, job, ended):
-        """Waits until memory is ready, and if `ended` until the mover has ended."""
+        """Waits until memory is ready, and if `ended` ends the mover."""
         least = (60 << 20) if SOFT else int(0.99 * (self.gib << 30))
-        wait_until(lambda: self.ready_bytes() >= least and not runs("stasis-worker"), READY_S, "host memory being ready")
+        wait_until(lambda: self.ready_bytes() >= least and not helpers(self.machine, "stasis-worker"),
+                   READY_S, "host memory being ready")
         meanwhile = job.output.count()
         if ended:
-            wait_until(lambda: not runs("stasis-mover"), 60, "the end of the mover")
+            for pid in helpers(self.machine, "stasis-mover"):
+                os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: not helpers(self.machine, "stasis-mover"), 20, "the end of the mover")
         return meanwhile
 
     def rounds(self, job, what, first, last):
@@ -79,16 +83,16 @@ class Measurement:
         job.wait_rounds(2, 60)
 
     def once(self, way, number):
-        settings, _ = WAYS[way]
-        self.machine.env.update(settings)
+        reserve, _ = WAYS[way]
+        self.machine.env.update(STASIS_ARENA_RESERVE=reserve, STASIS_HELPER_IDLE_S="600")
         self.machine.stasis(None, "arena", "free")
         self.machine.stasis(None, "daemon", "start")
         job = None
         try:
-            job = self.start(f"random-{len(self.seconds)}-{number}")
+            job = self.start(f"random-{number}-{list(WAYS).index(way)}")
             began = job.output.count()
             job.wait_rounds(3, 60)
-            if settings["STASIS_ARENA_RESERVE"] == "auto":
+            if reserve == "auto":
                 ready = self.await_reserve(job, "ended" in way)
                 self.rounds(job, "while memory was made ready", began, ready)
                 before = job.output.count()
@@ -132,6 +136,8 @@ def main():
     options = parser.parse_args()
     report = Report(options.out, float(os.environ.get("BUDGET_S", "540")), "first_suspend")
     machine = Machine(options.dist, report, SOFT)
+    # Movers stay between commands only with the default driver library, which LD_LIBRARY_PATH gives too.
+    machine.env.pop("STASIS_CUDA_LIBRARY", None)
     measurement = Measurement(machine, options.gib)
     try:
         for number in range(1, ROUNDS + 1):
