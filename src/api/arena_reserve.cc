@@ -70,7 +70,7 @@ void ArenaReserve::Ended(const std::string& name, const Result<v1::ReadyArenasRe
 }
 
 void StartReadyArenas(const v1::WorkerRequest& work,
-                      std::function<void(Result<v1::ReadyArenasResponse>)> done) {
+                      const std::function<void(Result<v1::ReadyArenasResponse>)>& done) {
   v1::WorkerRequest request = work;
   request.set_operation(NewOperationId());
   auto worker = Worker::Start(

@@ -48,6 +48,6 @@ class ArenaReserve {
 
 // Starts stasis-worker.
 void StartReadyArenas(const v1::WorkerRequest& work,
-                      std::function<void(Result<v1::ReadyArenasResponse>)> done);
+                      const std::function<void(Result<v1::ReadyArenasResponse>)>& done);
 
 }  // namespace stasis::api

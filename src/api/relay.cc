@@ -114,7 +114,8 @@ class Relay {
     begun(id_);
     // The handlers may run before this call returns.
     auto started = std::make_shared<std::mutex>();
-    auto ended = [this, target, started, on_end](Result<std::string> reply, bool lost) {
+    auto ended = [this, target, started, on_end = std::move(on_end)](Result<std::string> reply,
+                                                                     bool lost) {
       // This object may be deleted below, so StartWorker must have returned.
       std::unique_lock(*started).unlock();
       daemon_.operations.Finish(id_);
