@@ -22,6 +22,7 @@
 #include "agent/device_files.h"
 #include "agent/futex.h"
 #include "agent/gate.h"
+#include "agent/growth.h"
 #include "agent/header.h"
 #include "agent/ipc_server.h"
 #include "agent/libc_symbol.h"
@@ -85,8 +86,10 @@ void* Control(void*) {
     pollfd items[3] = {{g_inside.fd, POLLIN, 0},
                        {ClientSocket(), POLLIN, 0},
                        {WatcherSocket(), WatcherEvents(), 0}};
-    int ready = poll(items, 3, ReopenIsDue() ? kReopenAgainMs : -1);
-    if (ready == 0) ReopenAlone();
+    int wait_ms = growth::Tell();
+    if (ReopenIsDue() && (wait_ms < 0 || wait_ms > kReopenAgainMs)) wait_ms = kReopenAgainMs;
+    int ready = poll(items, 3, wait_ms);
+    if (ready == 0 && ReopenIsDue()) ReopenAlone();
     if (ready <= 0) continue;
     if (items[1].revents != 0) HearClient();
     if (items[2].revents != 0) HearWatcher();
@@ -219,6 +222,7 @@ void EnsureControl() {
   // Threads call the allocator while they hold the tables' mutexes, so these must be taken first.
   if (!registered) pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
   registered = true;
+  growth::SetSignalFile(getenv("STASIS_GROWTH_SIGNAL"));
   const char* signal = getenv("STASIS_SHARE_SIGNAL");
   if (signal != nullptr) room::ExpectWatcher();
   bool made = MakeControlSocket() && StartThread("stasis-agent", Control, nullptr);

@@ -47,6 +47,10 @@ Result<v1::ListArenasResponse> ListArenas(Call& call, const v1::ListArenasReques
     message.set_state(std::string(dataplane::StateName(arena)));
     message.set_context_kept(ContextKept(call.paths, arena));
     message.set_damage(Utf8(arena.damage));
+    if (arena.ready) {
+      message.set_pid(arena.key->process.pid.value);
+      message.set_gpu(Utf8(arena.key->gpu.value));
+    }
     if (!arena.record) continue;
     message.set_pid(arena.record->key.process.pid.value);
     message.set_gpu(arena.record->key.gpu.value);

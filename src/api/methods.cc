@@ -93,6 +93,7 @@ constexpr Method kMethods[] = {
     {"Hold", Hold, {.operation = true}},
     {"GetUsage", WithBytes<v1::UsageRequest, v1::Usage, GetUsage>, {}},
     {"SurveyShares", WithBytes<v1::SurveySharesRequest, v1::ShareSurvey, SurveyShares>, {}},
+    {"ReadyArenas", WithBytes<v1::ReadyArenasRequest, v1::ReadyArenasResponse, ReadyArenas>, {}},
 };
 
 const Method* Find(std::string_view name) {

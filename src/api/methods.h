@@ -84,6 +84,8 @@ Result<v1::Usage> GetUsage(Call& call, const v1::UsageRequest& request);
 
 // Returns the caller's jobs that share GPUs, with their memory, for the daemon's sharing.
 Result<v1::ShareSurvey> SurveyShares(Call& call, const v1::SurveySharesRequest& request);
+// Makes host memory ready for the next suspends of the caller's jobs (arena.reserve).
+Result<v1::ReadyArenasResponse> ReadyArenas(Call& call, const v1::ReadyArenasRequest& request);
 
 // Calls a method by name, for example "Suspend", with serialized messages. Returns kInvalidArgument
 // if the request cannot be parsed, and kUnimplemented if there is no such method.

@@ -105,6 +105,8 @@ class Relay {
     STASIS_ASSIGN(id_, daemon_.operations.Begin(caller, method_, operation_, target));
     work.set_operation(id_);
     daemon_.usage.Add(caller.uid, work);
+    work_ = work;
+    work_.clear_request();
     if (traits->starts_program && caller.local) {
       STASIS_ASSIGN(auto groups, CgroupsOfCaller(context_.peer(), caller));
       for (std::string& folder : groups) work.add_control_groups(std::move(folder));
@@ -112,7 +114,8 @@ class Relay {
     begun(id_);
     // The handlers may run before this call returns.
     auto started = std::make_shared<std::mutex>();
-    auto ended = [this, target, started, on_end](Result<std::string> reply, bool lost) {
+    auto ended = [this, target, started, on_end = std::move(on_end)](Result<std::string> reply,
+                                                                     bool lost) {
       // This object may be deleted below, so StartWorker must have returned.
       std::unique_lock(*started).unlock();
       daemon_.operations.Finish(id_);
@@ -170,7 +173,7 @@ class Relay {
       token = share_token_;
     }
     daemon_.share->EndCall(token, ok);
-    daemon_.share->JobsMayHaveChanged(caller_->uid);
+    daemon_.share->JobsMayHaveChanged(*caller_, work_);
   }
 
   void RecordEnd(const std::string& id, const Result<std::string>& reply, bool lost) {
@@ -202,6 +205,7 @@ class Relay {
   std::shared_ptr<Worker> worker_;
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::optional<Caller> caller_;
+  v1::WorkerRequest work_;  // without its request
   bool operation_ = false;
   bool disconnected_ = false;
   std::mutex share_mutex_;

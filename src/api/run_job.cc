@@ -84,11 +84,14 @@ Result<v1::RunResponse> StartJob(Call& call, const v1::RunRequest& request,
       {"STASIS_FORK_KEEPS_GPU_FILES", call.settings.keep_gpu_files ? "1" : ""},
       // Removes the variable of a job that started this command.
       {kShareVariable, ""},
+      {kGrowthVariable, ""},
       {"LD_PRELOAD", jobs::PreloadValue(preloaded == nullptr ? "" : preloaded, wanted.agent)}};
 
   STASIS_ASSIGN(jobs::Claim claim, store.Create(wanted));
   const jobs::Job& job = claim.job();
+  const bool reserves = call.settings.arena_reserve == "auto" && !wanted.agent.empty();
   if (!job.share.empty()) env[kShareVariable] = ShareSignalFile(claim.folder());
+  if (reserves) env[kGrowthVariable] = ShareSignalFile(claim.folder());
   auto start = [&]() -> Result<jobs::StartedJob> {
     jobs::StdioSpec stdio{job.log};
     if (wanted.log.empty()) stdio.keep_log_bytes = call.settings.log_bytes;
@@ -96,7 +99,7 @@ Result<v1::RunResponse> StartJob(Call& call, const v1::RunRequest& request,
       STASIS_ASSIGN(stdio.terminal, SizeOf(request.terminal()));
     }
     if (connect) STASIS_TRY(connect(stdio));
-    if (!job.share.empty()) {
+    if (!job.share.empty() || reserves) {
       STASIS_TRY(WriteFileDurably(ShareSignalFile(claim.folder()), ""));
     }
     return jobs::StartShimForRun({claim.folder(), stdio, job.argv, env},

@@ -75,19 +75,24 @@ sharing::Facts ShareAnswer::FactsOf(const v1::ShareSurvey::Program& program, boo
 std::set<std::string> ShareAnswer::AddPrograms(const std::string& key, uid_t uid,
                                                const v1::ShareSurvey& survey) {
   std::set<std::string> ids;
+  size_t count = 0;
   const uint64_t spill_bytes = std::min(survey.spill_free_bytes(), kMostBytes);
   answer_.survey.spill_free_bytes = std::max(answer_.survey.spill_free_bytes, spill_bytes);
   for (const auto& program : survey.programs()) {
     const std::string id = key + "/" + program.job();
     const process::ProcessId root = IdOf(program.root());
-    if (ids.size() == kMaxPrograms) break;
-    if (!jobs::IsValidId(program.job()) || ids.contains(id) || !Claim(root, uid)) continue;
-    ids.insert(id);
+    if (count == kMaxPrograms) break;
+    if (!jobs::IsValidId(program.job()) || answer_.programs.contains(id) || !Claim(root, uid)) {
+      continue;
+    }
+    ++count;
     auto& watchable = answer_.programs[id];
     watchable.roots.push_back(root);
     if (IsSignalFile(program.signal_file(), program.job())) {
       watchable.signal_file = program.signal_file();
     }
+    if (program.class_().empty()) continue;  // only its end and its growth matter
+    ids.insert(id);
     auto& facts = answer_.survey.programs[id];
     if (program.busy()) continue;
     facts = FactsOf(program, spill_bytes > 0);

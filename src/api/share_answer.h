@@ -24,8 +24,8 @@ class ShareAnswer {
   // Takes the GPUs and the host memory from the answer of the daemon's own worker. Must be called
   // before AddPrograms.
   void AddMachine(const v1::ShareSurvey& survey);
-  // Adds the programs of the owner with this key, and returns their ids. Sizes are limited to those
-  // of the GPUs, and each process belongs to one program.
+  // Adds the programs of the owner with this key, and returns the ids of those that share GPUs.
+  // Sizes are limited to those of the GPUs, and each process belongs to one program.
   std::set<std::string> AddPrograms(const std::string& key, uid_t uid,
                                     const v1::ShareSurvey& survey);
   // Nothing is known of this program, so nothing is done with it.

@@ -63,9 +63,8 @@ bool BelongsTo(const process::ProcessId& id, uid_t uid) {
 // Starts a worker that calls one method, and collects the answers of several.
 class SurveyWorkers {
  public:
-  void Ask(const std::string& name, v1::WorkerRequest work, bool gpus) {
-    v1::SurveySharesRequest request;
-    request.set_gpus(gpus);
+  void Ask(const std::string& name, v1::WorkerRequest work,
+           const v1::SurveySharesRequest& request) {
     work.set_method("SurveyShares");
     work.set_request(request.SerializeAsString());
     work.set_operation(NewOperationId());
@@ -129,6 +128,10 @@ Result<std::unique_ptr<ShareService>> ShareService::Start(const config::Settings
                                                           DaemonMetrics& metrics) {
   std::unique_ptr<ShareService> service(
       new ShareService(own, folder + "/sharing", operations, metrics));
+  if (settings.arena_reserve == "auto") {
+    service->reserve_ =
+        std::make_unique<ArenaReserve>(settings.arena_reserve_bytes, StartReadyArenas);
+  }
   const auto saved = service->owners_.Load();
   sharing::Limits limits;
   limits.max_wait = config::Milliseconds(settings.share_max_wait_s);
@@ -164,8 +167,10 @@ Status ShareService::Note(const Caller& caller, const v1::WorkerRequest& work, b
   return {};
 }
 
-void ShareService::JobsMayHaveChanged(uid_t uid) {
-  if (!owners_.KeysOf(uid).empty()) manager_->Refresh();
+void ShareService::JobsMayHaveChanged(const Caller& caller, const v1::WorkerRequest& work) {
+  // A caller for whom there is no place gets no memory in advance.
+  const bool added = reserve_ && owners_.Add(caller, work);
+  if (added || !owners_.KeysOf(caller.uid).empty()) manager_->Refresh();
 }
 
 std::string ShareService::Find(const Caller& caller, const v1::WorkerRequest& work,
@@ -274,12 +279,15 @@ Result<sharing::SurveyAnswer> ShareService::SurveyAll() {
       log::Write(log::Level::kWarn, "a survey of shared GPUs was late", {{"owner", late}});
     }
   };
+  v1::SurveySharesRequest programs, gpus;
+  programs.set_reserve(reserve_ != nullptr);
+  gpus.set_gpus(true);
   for (const auto& [entry, owner] : owners) {
-    if (!IsPaused(entry)) workers.Ask(entry, owner.work, /*gpus=*/false);
+    if (!IsPaused(entry)) workers.Ask(entry, owner.work, programs);
   }
   await();
   // Afterwards, because the owners' workers free the arenas of programs that have ended.
-  if (!owners.empty()) workers.Ask(kOwn, own_, /*gpus=*/true);
+  if (!owners.empty()) workers.Ask(kOwn, own_, gpus);
   await();
   ShareAnswer answer(BelongsTo);
   // The figures of the machine come from the daemon's own worker, because users can change theirs.
@@ -334,6 +342,7 @@ void ShareService::AddPrograms(const std::string& entry, const ShareOwner& owner
   const std::string key = ShareOwnerKey(owner.caller.uid, survey.folders());
   if (!owners_.Resolve(entry, key)) return;
   std::set<std::string> ids = answer.AddPrograms(key, owner.caller.uid, survey);
+  Reserve(entry, owner, survey);
   if (survey.jobs().empty()) owners_.Forget(entry);
   std::set<std::string> jobs;
   for (const auto& job : survey.jobs()) {
@@ -347,6 +356,18 @@ void ShareService::AddPrograms(const std::string& entry, const ShareOwner& owner
   }
   paused_.erase(entry);
   programs_[entry] = std::move(ids);
+}
+
+void ShareService::Reserve(const std::string& entry, const ShareOwner& owner,
+                           const v1::ShareSurvey& survey) {
+  if (!reserve_) return;
+  v1::ReadyArenasRequest request;
+  request.set_complete(true);
+  for (const auto& program : survey.programs()) {
+    if (program.busy()) request.set_complete(false);
+    request.mutable_needs()->MergeFrom(program.arenas());
+  }
+  reserve_->SetNeeds(entry, owner.work, std::move(request));
 }
 
 void ShareService::Start(const sharing::Plan::Swap& swap,

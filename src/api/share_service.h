@@ -1,5 +1,6 @@
 // Shares the GPUs among the jobs of `run --share`: runs a sharing::Manager with workers that survey
-// and swap in the name of each job's owner.
+// and swap in the name of each job's owner. With arena.reserve, the surveys have all running jobs
+// of the owners, and host memory is made ready for them (arena_reserve.h).
 //
 // Safe to use from any thread.
 #pragma once
@@ -13,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "api/arena_reserve.h"
 #include "api/caller.h"
 #include "api/daemon_metrics.h"
 #include "api/operation_table.h"
@@ -39,8 +41,8 @@ class ShareService final : private sharing::Surveys, private sharing::Swaps {
   // A job of this caller has started, or with `starting` is about to: then host memory must have
   // room for `bytes` more.
   Status Note(const Caller& caller, const v1::WorkerRequest& work, bool starting, uint64_t bytes);
-  // A call that may have changed this user's jobs has ended.
-  void JobsMayHaveChanged(uid_t uid);
+  // A call that may have changed this user's jobs has ended. `work` is the call.
+  void JobsMayHaveChanged(const Caller& caller, const v1::WorkerRequest& work);
 
   // Returns the program that shares GPUs and on which this call is about to work; empty if there is
   // none, or if the caller may not.
@@ -79,8 +81,12 @@ class ShareService final : private sharing::Surveys, private sharing::Swaps {
   // string.
   std::string Find(const Caller& caller, const v1::WorkerRequest& work, const std::string& target);
 
+  // Hands the memory of an owner's programs to `reserve_`.
+  void Reserve(const std::string& entry, const ShareOwner& owner, const v1::ShareSurvey& survey);
+
   const v1::WorkerRequest own_;
   ShareOwners owners_;
+  std::unique_ptr<ArenaReserve> reserve_;  // null if arena.reserve is off
   OperationTable& operations_;
   DaemonMetrics& metrics_;
   std::mutex mutex_;

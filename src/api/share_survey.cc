@@ -85,6 +85,22 @@ ProcessFacts FactsOf(gpu_state::Services& services, const checks::SurveyedProces
   return facts;
 }
 
+// Adds the host memory that the next suspend of a process needs.
+void AddNeeds(const process::ProcessId& id, const ProcessFacts& facts,
+              v1::ShareSurvey::Program& program) {
+  const auto credentials = process::ReadCredentials(id.pid);
+  if (!credentials) return;
+  for (const auto& [uuid, gpu] : facts.gpus) {
+    if (gpu.data_bytes() == 0) continue;
+    auto& need = *program.add_arenas();
+    need.mutable_process()->set_pid(id.pid.value);
+    need.mutable_process()->set_start_ticks(id.start_time);
+    need.set_gpu(uuid);
+    need.set_bytes(gpu.data_bytes());
+    need.set_owner(credentials->uid[1]);
+  }
+}
+
 // `agents` are those of `services`.
 void Survey(gpu_state::Services& services, gpu_state::SurveyAgents& agents, const jobs::Job& job,
             v1::ShareSurvey::Program& program) {
@@ -116,6 +132,9 @@ void Survey(gpu_state::Services& services, gpu_state::SurveyAgents& agents, cons
       known.set_start_ticks(process.id.start_time);
     }
     if (program.obstacle().empty()) program.set_obstacle(Utf8(facts.obstacle));
+    if (facts.has_agent && facts.obstacle.empty() && !process.suspended()) {
+      AddNeeds(process.id, facts, program);
+    }
     for (const auto& [uuid, gpu] : facts.gpus) {
       gpus[uuid].set_data_bytes(gpus[uuid].data_bytes() + gpu.data_bytes());
       gpus[uuid].set_context_bytes(gpus[uuid].context_bytes() + gpu.context_bytes());
@@ -232,11 +251,11 @@ Result<v1::ShareSurvey> SurveyShares(Call& call, const v1::SurveySharesRequest& 
   const jobs::Store store(call.paths.jobs());
   STASIS_ASSIGN(const auto listed, store.List());
   for (const auto& entry : listed) {
-    if (entry.job && MayShare(*entry.job)) survey.add_jobs(entry.id);
-    if (!entry.job || entry.job->share.empty() || !entry.job->processes ||
-        entry.job->state != jobs::State::kRunning) {
-      continue;
-    }
+    if (!entry.job) continue;
+    const bool runs = entry.job->processes && entry.job->state == jobs::State::kRunning;
+    const bool reserves = request.reserve() && runs && !jobs::WasMoved(*entry.job);
+    if (MayShare(*entry.job) || reserves) survey.add_jobs(entry.id);
+    if (!runs || (entry.job->share.empty() && !reserves)) continue;
     auto& program = *survey.add_programs();
     program.set_job(entry.id);
     program.set_class_(entry.job->share);

@@ -12,6 +12,9 @@ namespace stasis::api {
 // The agent of a job that shares GPUs touches the file that this environment variable names when
 // its process begins to use a GPU, so that the daemon connects to it without polling.
 inline constexpr char kShareVariable[] = "STASIS_SHARE_SIGNAL";
+// The agent of a job touches the same file, which this variable names, when its GPU memory grows,
+// for arena.reserve.
+inline constexpr char kGrowthVariable[] = "STASIS_GROWTH_SIGNAL";
 inline std::string ShareSignalFile(const std::string& job_folder) { return job_folder + "/share"; }
 
 // Returns an error if a job with this class and agent cannot share GPUs. An empty class is correct.

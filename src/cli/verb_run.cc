@@ -140,6 +140,13 @@ Outcome Run(const Globals& globals, const RunOptions& options) {
                               noted.error().ToString()));
     };
   }
+  if (!daemon && globals.settings().arena_reserve == "auto" && !globals.no_daemon) {
+    // The program needs no daemon, so it runs without one too.
+    if (auto client = api::Client::OpenDaemon(globals.settings())) daemon = std::move(*client);
+    call.started = [&daemon](const std::string&) {
+      if (daemon) (void)daemon->NoteShare(/*starting=*/false);
+    };
+  }
   if (options.attach) {
     return api::RunAttached(call, request, options.attach_flags.ToMessage(), NoteFor(globals));
   }

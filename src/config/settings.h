@@ -43,6 +43,9 @@ struct Settings {
   uint64_t most_arena_bytes{};
   uint64_t most_image_bytes{};
 
+  std::string arena_reserve;       // "off" or "auto": memory is made ready before a suspend
+  uint64_t arena_reserve_bytes{};  // limit for all users together; 0: no limit of its own
+
   double helper_idle_s{};    // 0: helpers exit with their command
   double phase_timeout_s{};  // default of --timeout; 0: each phase has its own limit
   double settle_timeout_s{};

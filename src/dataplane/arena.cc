@@ -243,6 +243,7 @@ Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<
   for (const std::string& record_path : {RecordPath(path), RecordPath(KeptPath(place, key))}) {
     STASIS_TRY(RemoveFile(record_path));
   }
+  if (!arena) arena = OpenReady(place, key, path);
   if (!arena) {
     arena = TakeFree(place, owner, bytes);
     if (arena && ::rename(arena->path_.c_str(), path.c_str()) != 0) {

@@ -8,6 +8,9 @@
 //                                  data that is back on its GPU, kept so that the next suspend of
 //                                  the process copies only changed blocks. It is never the only
 //                                  copy, so its memory may be reclaimed at any time
+//   PLACE/ready-PID-START-UUID.data
+//                                  memory without data, made ready for the next suspend of the
+//                                  process
 //
 // A file never shrinks and its pages are never replaced, because a mover may have them registered.
 // Work on an arena requires its lock, which belongs to the open data file: a mover that received
@@ -72,10 +75,12 @@ struct ArenaInfo {
   bool in_use = false;                // its lock is held
   std::optional<ArenaRecord> record;  // absent if free or unreadable
   bool kept = false;                  // its data is back on the GPU
+  bool ready = false;                 // without data, for the next suspend of its process
+  std::optional<ArenaKey> key;        // from the name; absent if free
   std::string damage;                 // why the record is unreadable
 };
 
-// Returns "data", "incomplete", "kept", "free", "in use" or "damaged".
+// Returns "data", "incomplete", "kept", "ready", "free", "in use" or "damaged".
 std::string_view StateName(const ArenaInfo& arena);
 
 class ArenaStore {
@@ -84,11 +89,11 @@ class ArenaStore {
   // Returns the errors of HoldPlaces and OpenPlaces.
   static Result<ArenaStore> Open(const Paths& paths, ArenaOptions options = {});
 
-  // Returns memory for `ranges` (laid out by LayOut()), fully allocated. Uses the key's own file, a
-  // free one, or a new one; discards older data of the key. Never uses a free file of another
-  // `owner`, since it still has that user's data. kResourceExhausted names the needed and the free
-  // size; kAborted means that the arena is locked. After an error nothing has changed, except that
-  // free files may be gone.
+  // Returns memory for `ranges` (laid out by LayOut()), fully allocated. Uses the key's own file,
+  // the one made ready for it, a free one, or a new one; discards older data of the key. Never uses
+  // a free file of another `owner`, since it still has that user's data. kResourceExhausted names
+  // the needed and the free size; kAborted means that the arena is locked. After an error nothing
+  // has changed, except that free files may be gone.
   Result<Arena> Acquire(const ArenaKey& key, uid_t owner, std::vector<Range> ranges);
 
   // Changes the ranges of an arena and grows it if needed, because sizes estimated before a program
@@ -121,6 +126,19 @@ class ArenaStore {
   Result<std::vector<ArenaInfo>> List();
   // Creates one free file of at least `bytes` and touches its pages, for `arena reserve`.
   Status Reserve(uint64_t bytes);
+  // Makes memory ready for the next suspend of a running process: grows its kept or ready file, a
+  // free one of `owner`, or a new one, to `bytes`, and touches the new pages. Works in small steps
+  // with one thread; between two steps another process may use the file, and the rest is then not
+  // done. Ends early when `go_on` returns false. Does nothing while the process is suspended, or if
+  // arenas are on disk. Returns the size of the file, 0 if there is none. kResourceExhausted: the
+  // memory or the limit does not suffice for all of it; what was made ready stays.
+  Result<uint64_t> MakeReady(const ArenaKey& key, uid_t owner, uint64_t bytes,
+                             const std::function<bool()>& go_on);
+  // Returns the kept or ready file of the key with its lock, to be attached to a mover. kNotFound
+  // or kAborted if there is none, or if it is in use.
+  Result<Arena> OpenForNext(const ArenaKey& key);
+  // Frees the ready file of the key. Returns the number of freed bytes.
+  uint64_t FreeReady(const ArenaKey& key);
   // Frees all files without data and all kept data, for `arena free`. Returns the number of freed
   // bytes.
   Result<uint64_t> FreeUnused();
@@ -136,6 +154,10 @@ class ArenaStore {
   Result<Arena> NewFile(const std::string& path, const ArenaPlace& place, uint64_t bytes);
   Result<Arena> TakeFree(const ArenaPlace& place, uid_t owner, uint64_t bytes);
   Result<Arena> OpenKept(const ArenaPlace& place, const ArenaKey& key, const std::string& path);
+  Result<Arena> OpenReady(const ArenaPlace& place, const ArenaKey& key, const std::string& path);
+  struct ReadyStep;
+  Result<ReadyStep> GrowReady(const ArenaPlace& place, const ArenaKey& key, uid_t owner,
+                              uint64_t bytes);
   void LoadKnown(Arena& arena, const std::string& record_path, const ArenaKey& key, uid_t owner);
   Status CheckLimit(uint64_t more);
   Status Allocate(Arena& arena, const ArenaPlace& place, uint64_t bytes);

@@ -49,6 +49,15 @@ std::string KeptPath(const ArenaPlace& place, const ArenaKey& key) {
   return fmt::format("{}/{}{}{}", place.path, kKept, StemOf(key), kData);
 }
 
+std::optional<ArenaKey> KeyOfReady(std::string_view name) {
+  if (!name.starts_with(kReady)) return std::nullopt;
+  return KeyOf(name.substr(kReady.size()));
+}
+
+std::string ReadyPath(const ArenaPlace& place, const ArenaKey& key) {
+  return fmt::format("{}/{}{}{}", place.path, kReady, StemOf(key), kData);
+}
+
 std::optional<uid_t> OwnerOfFree(std::string_view name) {
   if (!name.starts_with(kFree) || !name.ends_with(kData)) return std::nullopt;
   name.remove_prefix(kFree.size());

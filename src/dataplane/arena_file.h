@@ -19,17 +19,20 @@ inline constexpr std::string_view kData = ".data";
 inline constexpr std::string_view kRecord = ".record";
 inline constexpr std::string_view kFree = "free-";
 inline constexpr std::string_view kKept = "kept-";
+inline constexpr std::string_view kReady = "ready-";
 
 // Returns PLACE/PID-START-UUID.data.
 std::string DataPath(const std::string& folder, const ArenaKey& key);
 std::string FreePath(const ArenaPlace& place, uid_t owner, uint64_t number);
 std::string KeptPath(const ArenaPlace& place, const ArenaKey& key);
+std::string ReadyPath(const ArenaPlace& place, const ArenaKey& key);
 // Returns the path of the record of a data file.
 std::string RecordPath(const std::string& data_path);
 
 // Parses the key from a file name. Returns nothing for free files and unrelated names.
 std::optional<ArenaKey> KeyOf(std::string_view name);
 std::optional<ArenaKey> KeyOfKept(std::string_view name);
+std::optional<ArenaKey> KeyOfReady(std::string_view name);
 // Returns the user whose data was in a free file.
 std::optional<uid_t> OwnerOfFree(std::string_view name);
 

@@ -25,6 +25,7 @@ constexpr std::chrono::milliseconds kRetryInterval{10};
 std::string_view StateName(const ArenaInfo& arena) {
   if (!arena.damage.empty()) return "damaged";
   if (arena.in_use) return "in use";
+  if (arena.ready) return "ready";
   if (!arena.record) return "free";
   if (arena.kept) return "kept";
   return arena.record->complete ? "data" : "incomplete";
@@ -43,7 +44,9 @@ Result<std::vector<ArenaInfo>> ArenaStore::List() {
       info.capacity_bytes = static_cast<uint64_t>(st.st_size);
       info.in_use = IsLocked(info.path);
       info.kept = KeyOfKept(name).has_value();
-      if (KeyOf(name) || info.kept) {
+      info.ready = KeyOfReady(name).has_value();
+      info.key = info.kept ? KeyOfKept(name) : info.ready ? KeyOfReady(name) : KeyOf(name);
+      if (info.key && !info.ready) {
         auto text = ReadFile(RecordPath(info.path));
         auto record = text ? DecodeArenaRecord(*text) : Fail(std::move(text.error()));
         if (record) info.record = std::move(*record);
@@ -89,7 +92,7 @@ Status ArenaStore::MakingRoom(const ArenaPlace& place, const std::function<Statu
 uint64_t ArenaStore::FreeUnusedIn(const ArenaPlace& place) {
   uint64_t bytes = 0;
   for (const std::string& name : NamesIn(place)) {
-    if (!OwnerOfFree(name) && !KeyOfKept(name)) continue;
+    if (!OwnerOfFree(name) && !KeyOfKept(name) && !KeyOfReady(name)) continue;
     auto arena = OpenFile(place.path + "/" + name, place.in_memory());
     if (!arena) continue;
     const uint64_t size = arena->capacity_bytes_;
@@ -123,6 +126,7 @@ Result<uint64_t> ArenaStore::Sweep() {
     for (const std::string& name : NamesIn(place)) {
       auto key = KeyOf(name);
       if (!key) key = KeyOfKept(name);
+      if (!key) key = KeyOfReady(name);
       if (!key) continue;
       const std::string path = place.path + "/" + name;
       auto text = ReadFile(RecordPath(path));

@@ -496,6 +496,7 @@ bool Manager::IsShared(const std::string& id) {
 std::string Manager::ProgramOf(process::HostPid pid) {
   std::lock_guard lock(mutex_);
   for (const auto& [id, program] : watchable_) {
+    if (!coordinator_.IsShared(id)) continue;
     for (const auto* list : {&program.roots, &program.processes}) {
       for (const process::ProcessId& one : *list) {
         if (one.pid == pid) return id;

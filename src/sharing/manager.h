@@ -31,6 +31,7 @@ struct SurveyAnswer {
     // A file that an agent touches when its process begins to use a GPU; empty if there is none.
     std::string signal_file;
   };
+  // May have programs that do not share GPUs: a survey follows when they change.
   std::map<std::string, Watchable> programs;
 };
 

@@ -304,7 +304,7 @@ class World:
         me = os.getpid()
         self.end_daemons()
         self.daemon = False
-        if self.arenas.is_dir() and any(p.name.startswith("kept-") for p in self.arenas.iterdir()):
+        if self.arenas.is_dir() and any(p.name.startswith(("kept-", "ready-")) for p in self.arenas.iterdir()):
             # Data of programs that have ended is freed by the next command that recovers.
             self.stasis("recover", expect=None)
 

@@ -12,6 +12,7 @@
 #include "agent/cuda/ipc.h"
 #include "agent/cuda/pools.h"
 #include "agent/cuda/program_vmm.h"
+#include "agent/growth.h"
 
 namespace stasis::agent {
 
@@ -74,7 +75,10 @@ Leaving::~Leaving() {
 
 void DropRegion(Region* region, Leaving* leaving) {
   g_regions.Erase(IndexFrom(region->address));
-  if (region->import == nullptr) KnownDevice(region->device)->region_bytes -= region->bytes;
+  if (region->import == nullptr) {
+    KnownDevice(region->device)->region_bytes -= region->bytes;
+    growth::Remove(region->bytes);
+  }
   leaving->Add(region);
 }
 
@@ -154,6 +158,7 @@ bool EnterRegion(Region* region) {
   if (!g_regions.Insert(IndexFrom(region->address), region)) return false;
   if (region->import != nullptr) return true;
   KnownDevice(region->device)->region_bytes += region->bytes;
+  growth::Add(region->bytes);
   if (region->pool != nullptr) CountReserved(region->pool, region->bytes);
   return true;
 }
@@ -349,6 +354,7 @@ void ResetMemory() {
   g_regions.AbandonAfterFork();
   g_deferred.AbandonAfterFork();
   g_has_deferred.store(false);
+  growth::ResetAfterFork();
   ResetHeldMemory();
   ResetPools();
   ResetDevices();

@@ -10,6 +10,7 @@
 #include "agent/cuda/ipc.h"
 #include "agent/cuda/visible.h"
 #include "agent/gate.h"
+#include "agent/growth.h"
 
 namespace stasis::agent {
 
@@ -43,6 +44,7 @@ bool DropIfUnused(ProgramHandle* handle, Leaving* leaving) {
   uint64_t id = handle->id;
   g_program_handles.Erase(
       g_program_handles.LowerBound([&](const ProgramHandle* h) { return h->id < id; }));
+  growth::Remove(handle->bytes);
   leaving->Add(handle);
   return true;
 }
@@ -143,6 +145,7 @@ ProgramHandle* AddProgramHandle(CUmemGenericAllocationHandle real, uint64_t byte
     return nullptr;
   }
   ++g_next_id;
+  growth::Add(bytes);
   return made;
 }
 

@@ -1,0 +1,53 @@
+// Makes host memory ready for the first suspends of jobs while they run (arena.reserve). After each
+// survey of a user's jobs, a worker with the user's rights reserves as much as they have on the GPU
+// (ready_arenas.cc). One worker runs for each set of folders.
+//
+// Safe to use from any thread. The object must outlive its workers.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "base/result.h"
+#include "stasis/v1/stasis.pb.h"
+
+namespace stasis::api {
+
+class ArenaReserve {
+ public:
+  // Starts a worker for the request. Calls the function once, from any thread.
+  using StartWorker = std::function<void(
+      const v1::WorkerRequest& work, std::function<void(Result<v1::ReadyArenasResponse>)> done)>;
+
+  // `most_bytes` is for all users together; 0: no limit.
+  ArenaReserve(uint64_t most_bytes, StartWorker start);
+
+  // The processes of one user's folders have this memory on the GPU. `work` is a request of the
+  // user without a method. Does nothing if this has not changed since the last time.
+  void SetNeeds(const std::string& entry, const v1::WorkerRequest& work,
+                v1::ReadyArenasRequest needs);
+
+ private:
+  struct Entry {
+    v1::WorkerRequest work;
+    v1::ReadyArenasRequest needs;  // the last ones
+    bool started = false;          // for `needs`
+    bool running = false;
+    uint64_t ready_bytes = 0;
+  };
+  std::function<void()> Prepare(const std::string& name, Entry& entry);
+  void Ended(const std::string& name, const Result<v1::ReadyArenasResponse>& response);
+
+  const uint64_t most_bytes_;
+  const StartWorker start_;
+  std::mutex mutex_;
+  std::map<std::string, Entry> entries_;
+};
+
+// Starts stasis-worker.
+void StartReadyArenas(const v1::WorkerRequest& work,
+                      const std::function<void(Result<v1::ReadyArenasResponse>)>& done);
+
+}  // namespace stasis::api

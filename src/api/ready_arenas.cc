@@ -1,0 +1,128 @@
+// Makes host memory ready for the next suspends of a user's jobs, while they run.
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <map>
+
+#include "api/methods.h"
+#include "base/log.h"
+#include "base/secret.h"
+#include "base/thread.h"
+#include "dataplane/ready_plan.h"
+#include "gpu_state/gpu_shards.h"
+#include "gpu_state/services.h"
+
+namespace stasis::api {
+namespace {
+
+using dataplane::ArenaKey;
+using dataplane::ArenaStore;
+using dataplane::ReadyNeed;
+
+constexpr int kLowestPriority = 19;
+constexpr std::chrono::seconds kMoverTimeout{120};
+
+std::vector<ReadyNeed> NeedsOf(const v1::ReadyArenasRequest& request) {
+  std::vector<ReadyNeed> needs;
+  for (const auto& need : request.needs()) {
+    const bool is_name = !need.gpu().empty() && need.gpu().find_first_of("/.") == std::string::npos;
+    if (!is_name) continue;
+    const process::ProcessId id{{static_cast<pid_t>(need.process().pid())},
+                                need.process().start_ticks()};
+    needs.push_back({{id, {need.gpu()}}, need.owner(), need.bytes()});
+  }
+  return needs;
+}
+
+// Runs `work` in a thread of the lowest priority, so that it does not slow down programs. The
+// priority of this process must not change, because a mover would inherit it.
+Status WithLowPriority(const std::function<Status()>& work) {
+  Status status;
+  STASIS_ASSIGN(Thread thread, Thread::Start([&] {
+                  // Linux changes the calling thread only.
+                  (void)::setpriority(PRIO_PROCESS, 0, kLowestPriority);
+                  status = work();
+                }));
+  thread.Join();
+  return status;
+}
+
+// Returns true if the context of a mover leaves enough memory free on the GPU.
+bool HasRoomForMover(gpu_state::Services& services, const device::GpuUuid& uuid) {
+  const auto gpus = services.device->Gpus();
+  if (!gpus) return false;
+  return std::any_of(gpus->begin(), gpus->end(), [&](const device::Gpu& gpu) {
+    return gpu.uuid == uuid && gpu.free_bytes >= gpu.total_bytes / 16;
+  });
+}
+
+// Starts the mover of a GPU, or finds it, and lets it register these arenas. It then waits for the
+// suspend as long as any idle mover.
+Status PrepareMover(gpu_state::Services& services, ArenaStore& store, const device::GpuUuid& gpu,
+                    const std::vector<ArenaKey>& keys, const std::stop_token& stop) {
+  const Deadline deadline = Deadline::In(kMoverTimeout);
+  dataplane::MoverLink& mover = services.movers->MoverOf(gpu);
+  STASIS_ASSIGN(const auto info, mover.Start(deadline));
+  if (info.ends_with_client) return mover.Stop();
+  if (auto secret = NamingSecretOf(services.paths)) (void)mover.PrepareHashes(*secret, deadline);
+  for (const ArenaKey& key : keys) {
+    auto arena = store.OpenForNext(key);
+    if (!arena) continue;  // in use, or used meanwhile
+    STASIS_TRY(mover.Attach(*arena, deadline));
+    STASIS_TRY(mover.Warm(arena->capacity_bytes(), stop, deadline));
+    STASIS_TRY(mover.Detach(deadline));
+  }
+  return mover.Stop();
+}
+
+}  // namespace
+
+Result<v1::ReadyArenasResponse> ReadyArenas(Call& call, const v1::ReadyArenasRequest& request) {
+  dataplane::ArenaOptions options;
+  options.most_bytes = call.settings.most_arena_bytes;
+  options.look_only = request.needs().empty();
+  STASIS_ASSIGN(ArenaStore store, ArenaStore::Open(call.paths, options));
+  v1::ReadyArenasResponse response;
+  if (store.places().empty()) return response;
+  STASIS_TRY(store.Sweep());
+  STASIS_ASSIGN(const auto arenas, store.List());
+  STASIS_ASSIGN(const uint64_t room, dataplane::RoomIn(store.places().front(), false));
+  const dataplane::ReadyPlan plan = dataplane::PlanReady(
+      NeedsOf(request), arenas,
+      {.most_bytes = request.most_bytes(), .free_bytes = room, .complete = request.complete()});
+  for (const ArenaKey& key : plan.free) store.FreeReady(key);
+
+  std::map<device::GpuUuid, std::vector<ArenaKey>> made;
+  const auto go_on = [&call] { return !call.cancelled || !call.cancelled(); };
+  const Status done = WithLowPriority([&]() -> Status {
+    for (const ReadyNeed& need : plan.make) {
+      if (!go_on()) break;
+      auto ready = store.MakeReady(need.key, need.owner, need.bytes, go_on);
+      if (!ready) return Fail(std::move(ready.error()));
+      if (*ready > 0) made[need.key.gpu].push_back(need.key);
+    }
+    return {};
+  });
+  if (!done) response.set_problem(done.error().ToString());
+
+  gpu_state::Services services =
+      gpu_state::MakeServices(call.paths, call.settings, STASIS_VERSION, /*keep_arenas=*/false);
+  for (const auto& [gpu, keys] : made) {
+    if (call.settings.helper_idle_s <= 0 || !go_on() || !HasRoomForMover(services, gpu)) continue;
+    // The memory is ready all the same.
+    if (Status prepared = PrepareMover(services, store, gpu, keys, call.stop)) {
+      response.set_movers(response.movers() + 1);
+    } else {
+      log::Write(log::Level::kInfo, "a mover was not made ready",
+                 log::ErrorFields(prepared.error()));
+    }
+  }
+  STASIS_ASSIGN(const auto after, store.List());
+  for (const auto& arena : after) {
+    if (arena.ready) response.set_ready_bytes(response.ready_bytes() + arena.capacity_bytes);
+  }
+  return response;
+}
+
+}  // namespace stasis::api

@@ -1,0 +1,165 @@
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/file.h"
+#include "dataplane/arena.h"
+
+namespace stasis::dataplane {
+namespace {
+
+bool GoOn() { return true; }
+
+class ArenaReadyTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kMib = 1u << 20;
+  static constexpr uid_t kOwner = 1000;
+
+  void SetUp() override {
+    char memory[] = "/dev/shm/stasis-ready-test.XXXXXX";
+    char disk[] = "/var/tmp/stasis-ready-test.XXXXXX";
+    memory_ = ::mkdtemp(memory);
+    disk_ = ::mkdtemp(disk);
+    paths_ = {disk_ + "/run", disk_ + "/data"};
+    ASSERT_TRUE(MakeDirs(paths_.run));
+    key_ = {process::ReadStat({::getpid()})->id, {"GPU-1"}};
+  }
+  void TearDown() override {
+    std::filesystem::remove_all(memory_);
+    std::filesystem::remove_all(disk_);
+  }
+  ArenaStore Store(ArenaOptions options = {}) const {
+    options.place = memory_;
+    auto store = ArenaStore::Open(paths_, options);
+    if (!store) throw std::runtime_error(store.error().ToString());
+    return std::move(*store);
+  }
+  static std::vector<Range> Ranges(uint64_t bytes) { return {{0x1000, bytes, 0, bytes}}; }
+  uint64_t MakeReady(const ArenaKey& key, uint64_t bytes) const {
+    auto ready = Store().MakeReady(key, kOwner, bytes, GoOn);
+    EXPECT_TRUE(ready) << ready.error().ToString();
+    return ready.value_or(0);
+  }
+  std::vector<std::string> States() const {
+    std::vector<std::string> states;
+    const std::vector<ArenaInfo> arenas = *Store().List();
+    for (const ArenaInfo& info : arenas) states.emplace_back(StateName(info));
+    return states;
+  }
+  uint64_t UsedMib() const {
+    uint64_t bytes = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(memory_)) {
+      struct stat st;
+      if (::stat(entry.path().c_str(), &st) == 0) bytes += uint64_t(st.st_blocks) * 512;
+    }
+    return bytes / kMib;
+  }
+
+  std::string memory_, disk_;
+  Paths paths_;
+  ArenaKey key_;
+};
+
+TEST_F(ArenaReadyTest, IsUsedByTheNextSuspendOfTheProcess) {
+  EXPECT_EQ(MakeReady(key_, 200 * kMib), 200 * kMib) << "in several steps";
+  EXPECT_EQ(UsedMib(), 200u);
+  ASSERT_EQ(States(), std::vector<std::string>{"ready"});
+  const auto listed = Store().List();
+  EXPECT_EQ(listed->front().key, key_);
+  struct stat before, after;
+  ASSERT_EQ(::stat(listed->front().path.c_str(), &before), 0);
+
+  ArenaStore store = Store();
+  auto arena = store.Acquire(key_, kOwner, Ranges(190 * kMib));
+  ASSERT_TRUE(arena) << arena.error().ToString();
+  ASSERT_EQ(::fstat(arena->fd(), &after), 0);
+  EXPECT_EQ(after.st_ino, before.st_ino) << "a mover that has it registered knows it by its inode";
+  EXPECT_EQ(UsedMib(), 200u);
+  EXPECT_EQ(store.MakeReady(key_, kOwner, 400 * kMib, GoOn).value_or(1), 0u)
+      << "nothing is made ready for a process that is being suspended";
+}
+
+TEST_F(ArenaReadyTest, GrowsWhatIsThere) {
+  EXPECT_EQ(MakeReady(key_, 4 * kMib), 4 * kMib);
+  EXPECT_EQ(MakeReady(key_, 10 * kMib), 10 * kMib);
+  EXPECT_EQ(MakeReady(key_, 6 * kMib), 10 * kMib) << "never shrinks";
+  EXPECT_EQ(UsedMib(), 10u);
+  // Data that is kept for the next suspend grows in place, and stays valid.
+  ArenaStore store = Store();
+  auto arena = store.Acquire(key_, kOwner, Ranges(10 * kMib));
+  ASSERT_TRUE(arena);
+  ArenaHashes hashes{{}, std::vector<Id128>(BlockCount(arena->record().ranges))};
+  ASSERT_TRUE(store.Complete(*arena, {}, hashes));
+  ASSERT_TRUE(store.KeepData(std::move(*arena)));
+  EXPECT_EQ(MakeReady(key_, 16 * kMib), 16 * kMib);
+  EXPECT_EQ(States(), std::vector<std::string>{"kept"});
+  arena = store.Acquire(key_, kOwner, Ranges(16 * kMib));
+  ASSERT_TRUE(arena);
+  EXPECT_TRUE(arena->knows_data());
+}
+
+TEST_F(ArenaReadyTest, TakesFreeMemoryOfTheSameOwnerOnly) {
+  ArenaStore store = Store();
+  for (const uid_t owner : {kOwner, kOwner + 1}) {
+    auto arena = store.Acquire(key_, owner, Ranges(8 * kMib));
+    ASSERT_TRUE(arena);
+    ASSERT_TRUE(store.Recycle(std::move(*arena)));
+  }
+  ASSERT_EQ(UsedMib(), 16u);
+  EXPECT_EQ(MakeReady(key_, 8 * kMib), 8 * kMib);
+  EXPECT_EQ(UsedMib(), 16u);
+  ArenaKey other = key_;
+  other.gpu.value = "GPU-2";
+  EXPECT_EQ(MakeReady(other, 8 * kMib), 8 * kMib);
+  EXPECT_EQ(UsedMib(), 24u);
+}
+
+TEST_F(ArenaReadyTest, StopsInTimeAndAtTheLimit) {
+  int steps = 0;
+  auto ready = Store().MakeReady(key_, kOwner, 1024 * kMib, [&] { return ++steps < 2; });
+  ASSERT_TRUE(ready);
+  EXPECT_LT(*ready, 256 * kMib);
+  ArenaOptions options;
+  options.most_bytes = *ready + 6 * kMib;
+  ready = Store(options).MakeReady(key_, kOwner, 1024 * kMib, GoOn);
+  ASSERT_FALSE(ready);
+  EXPECT_EQ(ready.error().code, Code::kResourceExhausted) << ready.error().ToString();
+}
+
+TEST_F(ArenaReadyTest, IsLeftToAnotherProcessThatUsesIt) {
+  MakeReady(key_, 4 * kMib);
+  ArenaStore store = Store();
+  auto held = store.OpenForNext(key_);
+  ASSERT_TRUE(held);
+  EXPECT_EQ(MakeReady(key_, 8 * kMib), 0u);
+  EXPECT_EQ(store.FreeReady(key_), 0u);
+}
+
+TEST_F(ArenaReadyTest, IsFreedWithItsProcessAndOnRequest) {
+  ArenaKey ended = key_;
+  ++ended.process.start_time;
+  MakeReady(key_, 4 * kMib);
+  MakeReady(ended, 2 * kMib);
+  EXPECT_EQ(Store().Sweep().value_or(0), 2 * kMib);
+  EXPECT_EQ(Store().FreeReady(key_), 4 * kMib);
+  MakeReady(key_, 4 * kMib);
+  EXPECT_EQ(Store().FreeUnused().value_or(0), 4 * kMib);
+  EXPECT_EQ(UsedMib(), 0u);
+}
+
+// Another suspend may need the memory more.
+TEST_F(ArenaReadyTest, IsFreedIfASuspendFindsNoRoom) {
+  MakeReady(key_, 8 * kMib);
+  ArenaKey other = key_;
+  other.gpu.value = "GPU-2";
+  ArenaOptions options;
+  options.most_bytes = 12 * kMib;
+  auto arena = Store(options).Acquire(other, kOwner, Ranges(10 * kMib));
+  ASSERT_TRUE(arena) << arena.error().ToString();
+  EXPECT_EQ(UsedMib(), 10u);
+}
+
+}  // namespace
+}  // namespace stasis::dataplane

@@ -1,0 +1,77 @@
+#include "dataplane/ready_plan.h"
+
+#include <algorithm>
+#include <map>
+
+namespace stasis::dataplane {
+namespace {
+
+constexpr uint64_t kUnit = 2u << 20;  // the size of an arena is a multiple of it
+
+// The files of one key.
+struct Files {
+  const ArenaInfo* kept = nullptr;
+  const ArenaInfo* ready = nullptr;
+  bool away = false;  // the process is suspended, or an operation is in progress
+};
+
+uint64_t RoundUp(uint64_t bytes) { return (bytes + kUnit - 1) / kUnit * kUnit; }
+
+}  // namespace
+
+ReadyPlan PlanReady(const std::vector<ReadyNeed>& needs, const std::vector<ArenaInfo>& arenas,
+                    const ReadyBounds& bounds) {
+  std::map<ArenaKey, Files> files;
+  uint64_t ready_bytes = 0;
+  for (const ArenaInfo& arena : arenas) {
+    if (!arena.key || !arena.in_memory) continue;
+    Files& of_key = files[*arena.key];
+    if (arena.ready) ready_bytes += arena.capacity_bytes;
+    (arena.ready ? of_key.ready : of_key.kept) = &arena;
+    of_key.away |= !arena.ready && !arena.kept;
+  }
+  std::map<ArenaKey, uint64_t> needed;
+  for (const ReadyNeed& need : needs) needed[need.key] = need.bytes;
+
+  ReadyPlan plan;
+  uint64_t free_bytes = bounds.free_bytes;
+  auto free_ready = [&](const ArenaKey& key, Files& of_key) {
+    plan.free.push_back(key);
+    ready_bytes -= of_key.ready->capacity_bytes;
+    free_bytes += of_key.ready->capacity_bytes;
+    of_key.ready = nullptr;
+  };
+  for (auto& [key, of_key] : files) {
+    if (of_key.ready == nullptr || of_key.ready->in_use) continue;
+    const bool superseded = of_key.away || of_key.kept != nullptr;
+    if (superseded || (bounds.complete && !needed.contains(key))) free_ready(key, of_key);
+  }
+  // The bounds may have become smaller. Give back what would be made ready last.
+  auto too_much = [&] { return ready_bytes > bounds.most_bytes || ready_bytes > free_bytes; };
+  for (auto need = needs.rbegin(); need != needs.rend() && too_much(); ++need) {
+    Files& of_key = files[need->key];
+    if (of_key.ready == nullptr || of_key.ready->in_use) continue;
+    free_ready(need->key, of_key);
+  }
+
+  uint64_t left = 0;
+  if (!too_much()) {
+    left = std::min(bounds.most_bytes - ready_bytes, (free_bytes - ready_bytes) / 2);
+  }
+  left = left / kUnit * kUnit;
+  for (const ReadyNeed& need : needs) {
+    const Files& of_key = files[need.key];
+    if (of_key.away) continue;
+    const ArenaInfo* file = of_key.kept != nullptr ? of_key.kept : of_key.ready;
+    const uint64_t has = file == nullptr ? 0 : file->capacity_bytes;
+    const uint64_t wanted = RoundUp(need.bytes);
+    if (wanted <= has) continue;
+    const uint64_t more = std::min(wanted - has, left);
+    if (more == 0) continue;
+    left -= more;
+    plan.make.push_back({need.key, need.owner, has + more});
+  }
+  return plan;
+}
+
+}  // namespace stasis::dataplane
