@@ -18,6 +18,7 @@ from world import Failed, World, demand  # noqa: E402
 
 ALICE = 4001
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol", "squeue", "scancel")
+PLUGIN = "lib/stasis/slurm/stasis.so"
 # Seconds until an event that takes a second or two on an idle machine.
 SOON_S = 90
 ENDED = ("CANCELLED", "COMPLETED", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
@@ -59,10 +60,13 @@ PartitionName=high Nodes={nodes} PriorityTier=10 PreemptMode=OFF
 """
 
 
-def missing():
-    """Returns the programs of Slurm that this machine lacks."""
-    return [name for name in PROGRAMS if not any(
+def missing(build):
+    """Returns the parts of Slurm that this machine lacks, and those of Stasis that this build lacks."""
+    parts = [name for name in PROGRAMS if not any(
         os.access(f"{folder}/{name}", os.X_OK) for folder in ("/usr/bin", "/usr/sbin"))]
+    if not (pathlib.Path(build) / PLUGIN).exists():
+        parts.append(f"{PLUGIN} (it is built if slurm/spank.h exists: libslurm-dev)")
+    return parts
 
 
 class Cluster:
@@ -144,7 +148,7 @@ class Cluster:
             os.mknod(self.folder / "dev" / f"nvidia{number}", stat.S_IFCHR | 0o600, os.makedev(1, 3))
         write("gres.conf", "".join(f"NodeName={node} Name=gpu File={self.folder}/dev/nvidia{number}\n"
                                    for number, node in enumerate(self.nodes)))
-        self.set_plugin(f"{self.world.build}/lib/stasis/slurm/stasis.so")
+        self.set_plugin(f"{self.world.build}/{PLUGIN}")
 
     def set_plugin(self, words):
         """Sets the line of plugstack.conf, which every step and command reads."""

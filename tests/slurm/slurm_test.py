@@ -157,7 +157,7 @@ def killed(cluster):
 
 def missing_parts(cluster):
     """A missing plugin breaks no job, and without the launcher a task runs without Stasis."""
-    plugin = f"{cluster.world.build}/lib/stasis/slurm/stasis.so"
+    plugin = f"{cluster.world.build}/{slurm.PLUGIN}"
     for words, options in (("/no/such/stasis.so", ()), (f"{plugin} launcher=/no/such/launcher", ("--stasis",)),
                            (f"{plugin} partitions=low", ("--stasis=off",))):
         cluster.set_plugin(words)
@@ -258,8 +258,8 @@ def main():
     parser.add_argument("--build", required=True)
     parser.add_argument("--only", default="", help="only those whose name contains this")
     options = parser.parse_args()
-    if slurm.missing():
-        print(f"SKIPPED: this machine has no {', '.join(slurm.missing())}")
+    if missing := slurm.missing(options.build):
+        print(f"SKIPPED: there is no {', '.join(missing)}")
         return isolate.SKIPPED
     isolate.enter(isolate_keep(options.build))
     tests = [test for test in TESTS if options.only in test.__name__]
