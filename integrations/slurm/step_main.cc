@@ -104,7 +104,7 @@ class RealCommands : public Commands {
     auto log = files_.OpenLog();
     if (!log) return RunShown(args);
     const off_t before = ::lseek(log->get(), 0, SEEK_END);
-    auto child = Start({"-q", "--no-daemon"}, args, {{1, log->get()}, {2, log->get()}});
+    auto child = Start({"-q", "--no-daemon"}, args, {{2, log->get()}});
     if (!child) return 1;
     const int code = Await(*child);
     std::string text(static_cast<size_t>(::lseek(log->get(), 0, SEEK_END) - before), '\0');
