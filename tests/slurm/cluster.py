@@ -20,6 +20,7 @@ from world import Failed, World, demand  # noqa: E402
 ALICE = 4001
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol", "squeue", "scancel")
 PLUGIN = "lib/stasis/slurm/stasis.so"
+GPU = "--gres=gpu:own:1"  # the GPU of the job's node
 # Seconds until an event that takes a second or two on an idle machine.
 SOON_S = 90
 ENDED = ("CANCELLED", "COMPLETED", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
@@ -54,7 +55,9 @@ SlurmctldParameters=preempt_send_user_signal
 SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2,sched_min_interval=0
 PlugStackConfig={folder}/plugstack.conf
 CliFilterPlugins=cli_filter/lua
-NodeName={nodes} NodeHostname={host} NodeAddr=127.0.0.1 Port=[17001-17002] CPUs=2 RealMemory=1000 Gres=gpu:1
+NodeName=DEFAULT CPUs=2 RealMemory=1000
+NodeName={prefix}1 NodeHostname={host} NodeAddr=127.0.0.1 Port=17001 Gres=gpu:own:1,gpu:other:1
+NodeName={prefix}2 NodeHostname={host} NodeAddr=127.0.0.1 Port=17002 Gres=gpu:other:1,gpu:own:1
 PartitionName=low Nodes={nodes} Default=YES PriorityTier=1
 PartitionName=grace Nodes={nodes} PriorityTier=1 GraceTime=20
 PartitionName=high Nodes={nodes} PriorityTier=10 PreemptMode=OFF
@@ -82,7 +85,8 @@ class Cluster:
         self.prefix = f"n{os.stat('/proc/self/ns/pid').st_ino}x"
         self.nodes = [f"{self.prefix}{number}" for number in (1, 2)]
         self.env = {**self.world.env, "SLURM_CONF": str(self.folder / "slurm.conf"),
-                    "PATH": f"/usr/sbin:/usr/bin:/sbin:/bin:{self.world.bin}"}
+                    "PATH": f"/usr/sbin:/usr/bin:/sbin:/bin:{self.world.bin}",
+                    "STASIS_HIDE_GPUS": "1"}  # otherwise no program could continue on another GPU
         self._daemons = {}
         self._gpus = None
 
@@ -154,7 +158,8 @@ class Cluster:
 
     def _configure_slurm(self):
         (self.folder / "slurm.conf").write_text(CONFIG.format(
-            folder=self.folder, host=socket.gethostname(), nodes=f"{self.prefix}[1-2]", kill_wait=self.kill_wait))
+            folder=self.folder, host=socket.gethostname(), prefix=self.prefix, nodes=f"{self.prefix}[1-2]",
+            kill_wait=self.kill_wait))
 
     def _configure(self):
         write = lambda name, text: (self.folder / name).write_text(text)  # noqa: E731
@@ -165,8 +170,10 @@ class Cluster:
         for number in (0, 1):
             # Slurm demands a device, which nobody opens, and takes the GPU's index from its name.
             os.mknod(self.folder / "dev" / f"nvidia{number}", stat.S_IFCHR | 0o600, os.makedev(1, 3))
-        write("gres.conf", "".join(f"NodeName={node} Name=gpu File={self.folder}/dev/nvidia{number}\n"
-                                   for number, node in enumerate(self.nodes)))
+        # A job gets the index of its GPU in Gres= of slurm.conf, so the second node's own GPU is the second one there.
+        write("gres.conf", "".join(
+            f"NodeName={node} Name=gpu Type={'own' if number == owner else 'other'} File={self.folder}/dev/nvidia{number}\n"
+            for owner, node in enumerate(self.nodes) for number in (0, 1)))
         self.set_plugin(f"{self.world.build}/{PLUGIN}")
 
     def set_plugin(self, words):

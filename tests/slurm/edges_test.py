@@ -12,7 +12,7 @@ import isolate  # noqa: E402
 from processes import wait_until  # noqa: E402
 from world import demand  # noqa: E402
 
-from cluster import ALICE, SOON_S  # noqa: E402
+from cluster import ALICE, GPU, SOON_S  # noqa: E402
 from common import BATCH, STEP, expect_gone, finish, images, main, script  # noqa: E402
 
 
@@ -28,14 +28,14 @@ def expect_continues(job, counters=1):
 def two_steps(cluster):
     """Two steps that run at the same time are two targets with an image each."""
     step = "srun --overlap -n1 --stasis {workloads}/counter --memory 16M &\n"
-    job = cluster.submit(script(cluster, step + step + "wait"), "--gres=gpu:1", "--mem=400")
+    job = cluster.submit(script(cluster, step + step + "wait"), GPU, "--mem=400")
     expect_continues(job, 2)
     finish(cluster, job)
 
 
 def two_tasks(cluster):
     """Two tasks of a step are two targets, too."""
-    job = cluster.submit(script(cluster, "srun --stasis {workloads}/counter --memory 16M"), "-n2", "--gres=gpu:1",
+    job = cluster.submit(script(cluster, "srun --stasis {workloads}/counter --memory 16M"), "-n2", GPU,
                          "--mem=400")
     expect_continues(job, 2)
     finish(cluster, job)
@@ -43,7 +43,7 @@ def two_tasks(cluster):
 
 def array(cluster):
     """Each job of an array has a job id of its own, and so its own images."""
-    first = cluster.submit(script(cluster, STEP), "--gres=gpu:1", "--array=1-2")
+    first = cluster.submit(script(cluster, STEP), GPU, "--array=1-2")
     jobs = [first.of_array(number) for number in (1, 2)]
     for job in jobs:
         job.await_state("RUNNING")
@@ -57,14 +57,14 @@ def array(cluster):
 def terminal(cluster):
     """A program on a terminal (srun --pty) continues on the terminal of the next step."""
     step = script(cluster, "srun --pty -n1 --stasis {workloads}/counter --memory 16M")
-    job = cluster.submit(f"script -qefc '{step}' /dev/null", "--gres=gpu:1")
+    job = cluster.submit(f"script -qefc '{step}' /dev/null", GPU)
     expect_continues(job)
     finish(cluster, job)
 
 
 def restarted_node(cluster):
     """slurmd is restarted while a job runs."""
-    job = cluster.submit(script(cluster, STEP), "--gres=gpu:1", f"--nodelist={cluster.nodes[0]}")
+    job = cluster.submit(script(cluster, STEP), GPU, f"--nodelist={cluster.nodes[0]}")
     job.expect_count()
     cluster.restart(cluster.nodes[0])
     expect_continues(job)
@@ -73,7 +73,7 @@ def restarted_node(cluster):
 
 def time_limit(cluster):
     """A minute before its time limit a job gets SIGTERM (cli_filter.lua). It is dumped and requeued by its exit code."""
-    job = cluster.submit(script(cluster, BATCH), "--gres=gpu:1", "--stasis", "--time=10")
+    job = cluster.submit(script(cluster, BATCH), GPU, "--stasis", "--time=10")
     job.await_state("RUNNING")
     job.expect_count()
     end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 50))
@@ -91,7 +91,7 @@ def full_disk(cluster):
     small.mkdir()
     isolate.mount("tmpfs", str(small), "tmpfs", 0, f"size=8m,uid={ALICE},gid={ALICE},mode=700")
     cluster.world.accept_mounts()
-    job = cluster.submit(script(cluster, "exec {workloads}/counter --memory 32M"), "--gres=gpu:1", "--stasis",
+    job = cluster.submit(script(cluster, "exec {workloads}/counter --memory 32M"), GPU, "--stasis",
                          f"--export=ALL,STASIS_IMAGE_DIR={small}/images")
     job.expect_count()
     cluster.command("scancel", job.id, user=ALICE)
@@ -105,7 +105,7 @@ def full_disk(cluster):
 def memory_limit(cluster):
     """A dump that does not fit into the memory limit of the job is refused before anything is done, and the program gets
     SIGTERM. Without the check the kernel would kill the program."""
-    job = cluster.submit(script(cluster, "exec {workloads}/counter --memory 400M"), "--gres=gpu:1", "--stasis",
+    job = cluster.submit(script(cluster, "exec {workloads}/counter --memory 400M"), GPU, "--stasis",
                          "--mem=600")
     job.expect_count()
     cluster.command("scancel", job.id, user=ALICE)
@@ -118,7 +118,7 @@ def memory_limit(cluster):
 def short_kill_wait(cluster):
     """A dump that takes longer than KillWait is killed with the step. The next start continues from the image before."""
     fault = "[ \"$SLURM_RESTART_COUNT\" != 1 ] || export STASIS_FAULT=commit:before:hang\n"
-    job = cluster.submit(fault + script(cluster, STEP), "--gres=gpu:1")
+    job = cluster.submit(fault + script(cluster, STEP), GPU)
     expect_continues(job)
     dumped = job.answers[0] - 1
     before = images(cluster, job)

@@ -12,16 +12,14 @@ from processes import wait_until  # noqa: E402
 from world import demand  # noqa: E402
 
 import cluster as slurm  # noqa: E402
-from cluster import ALICE, SOON_S  # noqa: E402
+from cluster import ALICE, GPU, SOON_S  # noqa: E402
 from common import BATCH, STEP, expect_gone, finish, free_memory, images, main, script  # noqa: E402
 
 def requeued(cluster):
     """Two jobs, a step and a batch script without srun, exchange their nodes, and so their GPUs, at each requeue. They
     are dumped by SIGTERM and restored. The script continues behind its program with its variables."""
-    hide = "--export=ALL,STASIS_HIDE_GPUS=1"
-    step = cluster.submit(script(cluster, STEP), "--gres=gpu:1", f"--nodelist={cluster.nodes[0]}", hide)
-    batch = cluster.submit(script(cluster, BATCH), "--gres=gpu:1", f"--nodelist={cluster.nodes[1]}", hide,
-                           "--stasis=keep=1")
+    step = cluster.submit(script(cluster, STEP), GPU, f"--nodelist={cluster.nodes[0]}")
+    batch = cluster.submit(script(cluster, BATCH), GPU, f"--nodelist={cluster.nodes[1]}", "--stasis=keep=1")
     jobs = [step, batch]
     for job in jobs:
         job.await_state("RUNNING")
@@ -50,7 +48,7 @@ def requeued(cluster):
 def preempted(cluster):
     """A job with more rights takes the GPU, three times. Slurm sends SIGTERM to the step, which exits with code 75 in
     the grace time; RequeueExit requeues the job."""
-    job = cluster.submit(script(cluster, STEP), "--gres=gpu:1", "--partition=grace", f"--nodelist={cluster.nodes[0]}")
+    job = cluster.submit(script(cluster, STEP), GPU, "--partition=grace", f"--nodelist={cluster.nodes[0]}")
     job.await_state("RUNNING")
     job.expect_count()
     for _ in range(3):
@@ -60,7 +58,7 @@ def preempted(cluster):
 
 def preempted_script(cluster):
     """The batch script gets SIGTERM at the beginning of the grace time by --signal, which cli_filter.lua adds."""
-    job = cluster.submit(script(cluster, BATCH), "--gres=gpu:1", "--stasis", "--partition=grace",
+    job = cluster.submit(script(cluster, BATCH), GPU, "--stasis", "--partition=grace",
                          f"--nodelist={cluster.nodes[0]}")
     job.await_state("RUNNING")
     job.expect_count()
@@ -71,7 +69,7 @@ def preempted_script(cluster):
 
 def preempted_at_once(cluster):
     """Without a grace time the job is requeued before SIGTERM, and KillWait is the time for the dump."""
-    job = cluster.submit(script(cluster, STEP), "--gres=gpu:1", f"--nodelist={cluster.nodes[0]}")
+    job = cluster.submit(script(cluster, STEP), GPU, f"--nodelist={cluster.nodes[0]}")
     job.await_state("RUNNING")
     job.expect_count()
     preempt(cluster, job)
@@ -81,7 +79,7 @@ def preempted_at_once(cluster):
 def preempt(cluster, job):
     """Submits a job that needs the memory of the job's GPU, and checks that the job continues afterwards."""
     began = time.monotonic()
-    taker = cluster.submit(script(cluster, "{workloads}/counter --memory 900M --rounds 2"), "--gres=gpu:1",
+    taker = cluster.submit(script(cluster, "{workloads}/counter --memory 900M --rounds 2"), GPU,
                            "--partition=high", f"--nodelist={cluster.nodes[0]}", "--mem=0")
     taker.await_state("RUNNING", "COMPLETED")
     print(f"   the other job runs {time.monotonic() - began:.1f} s after it was submitted")
@@ -108,7 +106,7 @@ def killed(cluster):
     """A task whose launcher is killed, with the rest of the step by Slurm, continues from the last image that
     --stasis=every has written. If the newest image is damaged, from the one before."""
     step = "srun -n1 --stasis=every=1s,keep=2 {workloads}/counter --memory 32M"
-    job = cluster.submit(script(cluster, step), "--gres=gpu:1")
+    job = cluster.submit(script(cluster, step), GPU)
     for is_damaged in (False, True):
         job.await_state("RUNNING")
         job.expect_count()
@@ -136,11 +134,11 @@ def missing_parts(cluster):
     for words, options in (("/no/such/stasis.so", ()), (f"{plugin} launcher=/no/such/launcher", ("--stasis",)),
                            (f"{plugin} partitions=low", ("--stasis=off",))):
         cluster.set_plugin(words)
-        job = cluster.submit("ps -o comm= $PPID", "--gres=gpu:1", *options)
+        job = cluster.submit("ps -o comm= $PPID", GPU, *options)
         job.await_end()
         demand("slurmstepd" in job.output(), lambda job=job: job.output())
     cluster.set_plugin(f"{plugin} partitions=low,other")
-    job = cluster.submit("cat /proc/$PPID/comm", "--gres=gpu:1")
+    job = cluster.submit("cat /proc/$PPID/comm", GPU)
     job.await_end()
     demand("stasis-shim" in job.output(), lambda: job.output())
     cluster.set_plugin(plugin)
@@ -148,7 +146,7 @@ def missing_parts(cluster):
 
 def script_with_steps(cluster):
     """A batch script that runs srun cannot be dumped: it begins anew, and its step continues."""
-    job = cluster.submit("echo begins\n" + script(cluster, STEP), "--gres=gpu:1", "--stasis")
+    job = cluster.submit("echo begins\n" + script(cluster, STEP), GPU, "--stasis")
     job.await_state("RUNNING")
     job.expect_count()
     job.requeue()
@@ -171,7 +169,7 @@ def without_gpu(cluster):
 def rights_of_the_program(cluster):
     """The program has no capability, and the loader's variables of its submitter."""
     job = cluster.submit("srun --stasis sh -c 'grep CapEff /proc/self/status; printenv LD_LIBRARY_PATH; "
-                         "env | grep STASIS_TASK; exit 7'", "--gres=gpu:1")
+                         "env | grep STASIS_TASK; exit 7'", GPU)
     job.await_end("FAILED")
     lines = job.output().splitlines()  # those of srun may be between those of the program
     demand("CapEff:\t0000000000000000" in lines and cluster.env["LD_LIBRARY_PATH"] in lines, lambda: job.output())
@@ -182,7 +180,7 @@ def rights_of_the_program(cluster):
 
 def failed_dump(cluster):
     """If the dump fails, the program gets SIGTERM, and the reason is in the job's output."""
-    job = cluster.submit(script(cluster, "exec {workloads}/counter --memory 32M"), "--gres=gpu:1", "--stasis",
+    job = cluster.submit(script(cluster, "exec {workloads}/counter --memory 32M"), GPU, "--stasis",
                          "--export=ALL,STASIS_FAULT=commit:before:fail")
     job.await_state("RUNNING")
     job.expect_count()
@@ -200,7 +198,7 @@ def wrong_option(cluster):
 
 def cancelled(cluster):
     """scancel ends the program, after a dump that nobody restores."""
-    job = cluster.submit(script(cluster, STEP), "--gres=gpu:1")
+    job = cluster.submit(script(cluster, STEP), GPU)
     job.await_state("RUNNING")
     job.expect_count()
     cluster.command("scancel", job.id, user=ALICE)
@@ -212,7 +210,7 @@ def cancelled(cluster):
 
 def suspended(cluster):
     """scontrol suspend frees the GPU, and resume fills it again."""
-    job = cluster.submit(script(cluster, STEP), "--gres=gpu:1")
+    job = cluster.submit(script(cluster, STEP), GPU)
     job.await_state("RUNNING")
     job.expect_count()
     cluster.command("scontrol", "suspend", job.id)
