@@ -33,8 +33,8 @@ if(STASIS_SANITIZE)
   add_link_options(-fsanitize=${STASIS_SANITIZE})
   add_compile_definitions(STASIS_SANITIZED)
 endif()
-# GCC 12 reports false positives in inlined standard containers under sanitizers and at -O2.
-if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND (STASIS_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Release"))
+# GCC 12 reports false positives in inlined standard containers and optionals.
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   add_compile_options(-Wno-error=maybe-uninitialized -Wno-error=stringop-overflow -Wno-error=tsan)
 endif()
 

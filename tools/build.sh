@@ -34,3 +34,5 @@ if [ -z "$(find "$tree/build.ninja" -newer CMakePresets.json -newer .cache/stamp
   }
 fi
 cmake --build --preset "$preset" --parallel "$(jobs_here)" "$@"
+! grep -q '^STASIS_SPANK_INCLUDE:PATH=.*-NOTFOUND$' "$tree/CMakeCache.txt" ||
+  note "Slurm's plugin stasis.so was not built, because slurm/spank.h is missing (Debian: libslurm-dev)"

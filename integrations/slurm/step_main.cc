@@ -19,6 +19,7 @@
 #include "base/install_layout.h"
 #include "base/rights.h"
 #include "base/subprocess.h"
+#include "slurm/step_files.h"
 #include "slurm/task.h"
 
 extern char** environ;
@@ -30,6 +31,9 @@ namespace {
 // programs that have CRIU's right. They are for the task's program alone.
 constexpr std::string_view kRenamed = "STASIS_TASK_LD_";
 constexpr std::string_view kRenamedPrefix = "STASIS_TASK_";
+
+// Names the folder of StepFiles::WriteVariables for the program.
+constexpr std::string_view kVariables = "STASIS_SLURM_ENV";
 
 // Slurm's description of the GPUs of a task; the task has none if all are empty.
 constexpr const char* kGpuVariables[] = {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
@@ -85,36 +89,29 @@ int RunAlone(const TaskOptions& options) {
   return error == ENOENT ? 127 : 126;
 }
 
-// Copies a batch script to a place where it stays until the job has finished: Slurm deletes its own
-// copy when the job is requeued, and a shell has its script open.
-Result<std::string> KeepScript(const TaskOptions& options) {
-  const char* state = ::getenv("STASIS_STATE_DIR");
-  const char* home = ::getenv("HOME");
-  if (state == nullptr && home == nullptr) {
-    return Fail(Code::kNotFound, "there is no folder for the batch script", "set HOME");
-  }
-  const std::string folder = state != nullptr ? std::string(state) + "/slurm"
-                                              : std::string(home) + "/.local/state/stasis/slurm";
-  const std::string copy = folder + "/" + options.job;
-  // A restored shell needs the file unchanged.
-  if (options.restarts > 0 && PathExists(copy)) return copy;
-  STASIS_TRY(MakeDirs(folder));
-  STASIS_ASSIGN(const std::string text, ReadFile(options.program[0]));
-  STASIS_TRY(ReplaceFile(copy, text));
-  if (::chmod(copy.c_str(), 0700) != 0) return FailErrno(errno, "chmod " + copy);
-  return copy;
-}
-
 class RealCommands : public Commands {
  public:
-  explicit RealCommands(std::string stasis) : stasis_(std::move(stasis)) {}
+  RealCommands(std::string stasis, StepFiles files)
+      : stasis_(std::move(stasis)), files_(std::move(files)) {}
 
   void Note(const std::string& text) override {
-    (void)WriteAll(STDERR_FILENO, "stasis-step: " + text + "\n");
+    const std::string line = "stasis-step: " + text + "\n";
+    if (auto log = files_.OpenLog()) (void)WriteAll(log->get(), line);
+    (void)WriteAll(STDERR_FILENO, line);
   }
   int Run(const std::vector<std::string>& args) override {
-    auto child = Start({"-q", "--no-daemon"}, args, {});
-    return child ? Await(*child) : 1;
+    // Not through a pipe, because helpers that outlive the command may keep it open.
+    auto log = files_.OpenLog();
+    if (!log) return RunShown(args);
+    const off_t before = ::lseek(log->get(), 0, SEEK_END);
+    auto child = Start({"-q", "--no-daemon"}, args, {{2, log->get()}});
+    if (!child) return 1;
+    const int code = Await(*child);
+    std::string text(static_cast<size_t>(::lseek(log->get(), 0, SEEK_END) - before), '\0');
+    if (PreadAll(log->get(), text.data(), text.size(), static_cast<uint64_t>(before))) {
+      (void)WriteAll(STDERR_FILENO, text);
+    }
+    return code;
   }
 
   std::string Ask(const std::vector<std::string>& args) override {
@@ -177,12 +174,19 @@ class RealCommands : public Commands {
     return child;
   }
 
+  // Runs a command whose messages are only printed.
+  int RunShown(const std::vector<std::string>& args) {
+    auto child = Start({"-q", "--no-daemon"}, args, {});
+    return child ? Await(*child) : 1;
+  }
+
   static int Await(Subprocess& child) {
     auto status = child.Wait();
     return status ? CodeOf(*status) : 1;
   }
 
   std::string stasis_;
+  StepFiles files_;
   Subprocess attached_;
   std::optional<Subprocess> background_;
 };
@@ -214,13 +218,17 @@ Result<int> RunTask(TaskOptions options) {
   UniqueFd signals(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals) return FailErrno(errno, "signalfd");
   STASIS_ASSIGN(const UniqueFd timer, StartTimer(options.user.every_s));
+  STASIS_ASSIGN(StepFiles files, StepFiles::Open(options.job, options.restarts, environ));
   if (options.script) {
-    STASIS_ASSIGN(options.program[0], KeepScript(options));
+    STASIS_ASSIGN(options.program[0], files.KeepScript(options.program[0]));
   }
+  std::vector<std::string> environment = ProgramEnvironment();
+  STASIS_ASSIGN(const std::string variables, files.WriteVariables(environ));
+  environment.push_back(std::string(kVariables) + "=" + variables);
   STASIS_ASSIGN(const std::string root, InstallRoot());
-  RealCommands commands(root + "/bin/stasis");
+  RealCommands commands(root + "/bin/stasis", files);
   Task task(std::move(options), commands);
-  STASIS_TRY(task.Begin(ProgramEnvironment()));
+  STASIS_TRY(task.Begin(environment));
   while (!task.exit_code()) {
     pollfd fds[] = {{signals.get(), POLLIN, 0}, {timer.get(), POLLIN, 0}};
     if (::poll(fds, 2, -1) < 0 && errno != EINTR) return FailErrno(errno, "poll");
@@ -235,6 +243,7 @@ Result<int> RunTask(TaskOptions options) {
     if (task.exit_code()) break;
     if (auto code = commands.Reap()) task.OnAttachedEnd(*code);
   }
+  if (*task.exit_code() == 0) files.Remove();
   return *task.exit_code();
 }
 

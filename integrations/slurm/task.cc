@@ -43,6 +43,7 @@ Words Task::WordsToContinue() {
   if (has_images && job.state == "exited" && job.code == 0) {
     // It did not finish by itself, because then it would have no images: it has handled a SIGTERM
     // after a dump that failed.
+    restores_ended_job_ = true;
     return {"restore", "--attach", "--gpu-map", "auto", options_.job};
   }
   if (!has_images)
@@ -101,8 +102,15 @@ void Task::OnTimer() {
 void Task::OnAttachedEnd(int code) {
   if (exit_code_) return;
   commands_.CancelBackground();
-  exit_code_ = dumped_ ? kDumpedExitCode : code;
-  if (*exit_code_ == 0 && !terminating_) DeleteImages();
+  if (code == 0 && !dumped_ && !terminating_) DeleteImages();
+  End(dumped_ ? kDumpedExitCode : code);
+}
+
+void Task::End(int code) {
+  // Stasis keeps unused arenas for the next suspend. Their memory would stay charged to the job's
+  // control group, and the next job on the node needs it.
+  commands_.Run({"arena", "free"});
+  exit_code_ = code;
 }
 
 bool Task::Dump() {
@@ -134,14 +142,13 @@ void Task::StopStart() {
   commands_.KillAttached();
   commands_.Run({"recover"});
   const Job job = ReadJob();
-  if (job.state == "exited" && job.code == 0) {
-    exit_code_ = 0;  // the program had just finished
-    return;
+  if (job.state == "exited" && job.code == 0 && !restores_ended_job_) {
+    DeleteImages();  // the program had just finished
+    return End(0);
   }
-  exit_code_ = kDumpedExitCode;
-  if (!job.HasProgram() || Dump()) return;
-  // Slurm kills what is left of the program when this task ends.
-  SignalProgram(SIGTERM);
+  // If the dump fails, Slurm kills what is left of the program when this task ends.
+  if (job.HasProgram() && !Dump()) SignalProgram(SIGTERM);
+  End(kDumpedExitCode);
 }
 
 void Task::SignalProgram(int signal) {

@@ -70,6 +70,7 @@ class Task {
   bool Dump();
   void SignalProgram(int signal);
   void StopStart();
+  void End(int code);
   std::vector<std::string> WordsToContinue();
   std::vector<std::string> Images();
   void DeleteImages();
@@ -78,7 +79,8 @@ class Task {
   Commands& commands_;
   bool suspended_ = false;
   bool dumped_ = false;
-  bool terminating_ = false;  // SIGTERM was passed on
+  bool terminating_ = false;         // SIGTERM was passed on
+  bool restores_ended_job_ = false;  // the job's program had ended before this task restored it
   std::optional<int> exit_code_;
 };
 

@@ -126,7 +126,8 @@ TEST_F(TaskTest, TaskThatHandledTermIsRestoredFromTheImageBefore) {
   task_->OnSignal(SIGTERM);
   commands_.log.clear();
   task_->OnAttachedEnd(0);
-  EXPECT_THAT(commands_.log, IsEmpty());
+  EXPECT_THAT(commands_.log, ElementsAre("arena free"));
+  commands_.log.clear();
   Make("", 1);
   commands_.state = "exited";
   commands_.code = "0";
@@ -144,7 +145,7 @@ TEST_F(TaskTest, TermDumpsAndExitsWith75) {
   task_->OnSignal(SIGUSR1);
   task_->OnAttachedEnd(75);
   EXPECT_EQ(task_->exit_code(), 75);
-  EXPECT_EQ(commands_.log.size(), 1u);
+  EXPECT_THAT(commands_.log, ElementsAre("dump slurm-7.0.0 --keep 2", "arena free"));
 }
 
 TEST_F(TaskTest, ImageMayGoToARepository) {
@@ -219,7 +220,7 @@ TEST_F(TaskTest, TermDuringARestoreLeavesTheImage) {
   ASSERT_TRUE(task_->Begin({}));
   commands_.log.clear();
   task_->OnSignal(SIGTERM);
-  EXPECT_THAT(commands_.log, ElementsAre("killed", "recover"));
+  EXPECT_THAT(commands_.log, ElementsAre("killed", "recover", "arena free"));
   EXPECT_EQ(task_->exit_code(), 75);
 }
 
@@ -230,7 +231,19 @@ TEST_F(TaskTest, TermAtTheEndOfARestoreDumpsAgain) {
   ASSERT_TRUE(task_->Begin({}));
   commands_.log.clear();
   task_->OnSignal(SIGTERM);
-  EXPECT_THAT(commands_.log, ElementsAre("killed", "recover", "dump slurm-7.0.0 --keep 2"));
+  EXPECT_THAT(commands_.log,
+              ElementsAre("killed", "recover", "dump slurm-7.0.0 --keep 2", "arena free"));
+  EXPECT_EQ(task_->exit_code(), 75);
+}
+
+TEST_F(TaskTest, TermDuringARestoreOfAnEndedJobIsNoSuccess) {
+  Make("", 1);
+  commands_.state = commands_.state_after_kill = "exited";
+  commands_.code = "0";
+  ASSERT_TRUE(task_->Begin({}));
+  commands_.log.clear();
+  task_->OnSignal(SIGTERM);
+  EXPECT_THAT(commands_.log, ElementsAre("killed", "recover", "arena free"));
   EXPECT_EQ(task_->exit_code(), 75);
 }
 
@@ -239,20 +252,22 @@ TEST_F(TaskTest, TermAsTheProgramFinishesKeepsItsCode) {
   commands_.state = commands_.state_after_kill = "exited";
   commands_.code = "0";
   task_->OnSignal(SIGTERM);
+  EXPECT_THAT(commands_.log, ElementsAre("killed", "recover", "image delete /i/1",
+                                         "delete slurm-7.0.0", "arena free"));
   EXPECT_EQ(task_->exit_code(), 0);
 }
 
 TEST_F(TaskTest, FinishedTaskLeavesNoImage) {
   Running();
   task_->OnAttachedEnd(0);
-  EXPECT_THAT(commands_.log, ElementsAre("image delete /i/1", "delete slurm-7.0.0"));
+  EXPECT_THAT(commands_.log, ElementsAre("image delete /i/1", "delete slurm-7.0.0", "arena free"));
   EXPECT_EQ(task_->exit_code(), 0);
 }
 
 TEST_F(TaskTest, FailedTaskKeepsItsImages) {
   Running();
   task_->OnAttachedEnd(1);
-  EXPECT_THAT(commands_.log, IsEmpty());
+  EXPECT_THAT(commands_.log, ElementsAre("arena free"));
 }
 
 TEST_F(TaskTest, TimerDumpsTheRunningProgram) {

@@ -102,13 +102,17 @@ v1::ContainerPlaces PlaceFlags::ToMessage() const {
   return message;
 }
 
-void GpuFlags::AddTo(App verb) {
-  verb.add_option("--gpu-map", map,
-                  "Move to other GPUs: OLD=NEW,... by UUID, index or name; auto: replace GPUs that "
-                  "are missing, or that are not among those of --gpus or CUDA_VISIBLE_DEVICES");
-  verb.add_option("--gpus", gpus,
-                  "The GPUs that the program may use from now on, by UUID, index or name (default "
-                  "with --gpu-map auto: CUDA_VISIBLE_DEVICES, otherwise all)");
+void GpuFlags::AddTo(App verb, const std::string& when) {
+  verb.add_option(
+      "--gpu-map", map,
+      when +
+          "Move to other GPUs: OLD=NEW,... by UUID, index or name; auto: replace GPUs that "
+          "are missing, or that are not among those of --gpus or CUDA_VISIBLE_DEVICES");
+  verb.add_option(
+      "--gpus", gpus,
+      when +
+          "The GPUs that the program may use from now on, by UUID, index or name (default "
+          "with --gpu-map auto: CUDA_VISIBLE_DEVICES, otherwise all)");
 }
 
 std::string GpuFlags::Granted() const {

@@ -41,12 +41,13 @@ struct PlaceFlags {
   v1::ContainerPlaces ToMessage() const;
 };
 
-// --gpu-map and --gpus of resume and restore.
+// --gpu-map and --gpus of resume, restore and `run --or-restore`.
 struct GpuFlags {
   std::string map;
   std::string gpus;
 
-  void AddTo(App verb);
+  // `when` begins their help texts.
+  void AddTo(App verb, const std::string& when = "");
   // Returns the granted GPUs: those of --gpus, or with `--gpu-map auto` those of this process's
   // CUDA_VISIBLE_DEVICES. Empty: all.
   std::string Granted() const;

@@ -22,7 +22,7 @@ struct RunOptions {
   bool no_agent = false;
   std::vector<std::string> environment;
   bool or_restore = false;
-  std::string gpu_map;  // of a restore
+  GpuFlags gpus;  // of a restore
   ShareFlag share;
 };
 
@@ -61,7 +61,8 @@ Status SetEnvironment(const RunOptions& options, v1::RunRequest& request) {
 Result<std::vector<std::string>> ImagesToRestore(const Globals& globals,
                                                  const RunOptions& options) {
   if (!options.or_restore) {
-    if (!options.gpu_map.empty()) return FailUsage("--gpu-map needs --or-restore");
+    if (!options.gpus.map.empty()) return FailUsage("--gpu-map needs --or-restore");
+    if (!options.gpus.gpus.empty()) return FailUsage("--gpus needs --or-restore");
     return std::vector<std::string>();
   }
   if (options.job.empty()) return FailUsage("--or-restore needs --job NAME");
@@ -84,7 +85,8 @@ Outcome RestoreInstead(const Globals& globals, const RunOptions& options,
   v1::RestoreRequest request;
   request.set_job(options.job);
   if (!options.log.empty()) request.set_log(AbsolutePath(options.log));
-  request.set_gpu_map(options.gpu_map);
+  request.set_gpu_map(options.gpus.map);
+  request.set_gpus(options.gpus.Granted());
   Globals printing = globals;
   printing.result_on_stderr = options.attach;
   auto restore = [&] {
@@ -186,8 +188,7 @@ void RegisterRun(App app, const std::function<void(Action)>& select) {
   verb->add_flag("--or-restore", options->or_restore,
                  "If a job of this name was dumped and has not finished, restore its newest image "
                  "that can be restored, instead of starting the program");
-  verb->add_option("--gpu-map", options->gpu_map,
-                   "With --or-restore: move to other GPUs, as `stasis restore` does");
+  options->gpus.AddTo(verb, "With --or-restore: ");
   options->share.AddTo(verb);
   verb->footer(
       "The program's command line begins after `--`, or at the first word that is neither an "

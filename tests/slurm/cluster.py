@@ -1,6 +1,7 @@
 """A cluster of Slurm's own daemons on this machine: a controller and two nodes, each with one software GPU, with
 Stasis's plugin, and an ordinary user who submits jobs."""
 
+import copy
 import os
 import pathlib
 import re
@@ -18,6 +19,8 @@ from world import Failed, World, demand  # noqa: E402
 
 ALICE = 4001
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol", "squeue", "scancel")
+PLUGIN = "lib/stasis/slurm/stasis.so"
+GPU = "--gres=gpu:own:1"  # the GPU of the job's node
 # Seconds until an event that takes a second or two on an idle machine.
 SOON_S = 90
 ENDED = ("CANCELLED", "COMPLETED", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
@@ -29,7 +32,7 @@ AuthType=auth/munge
 AuthInfo=socket={folder}/munge/socket,cred_expire=5
 CryptoType=crypto/munge
 ProctrackType=proctrack/cgroup
-TaskPlugin=task/none
+TaskPlugin=task/cgroup
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=1
 SelectType=select/cons_tres
@@ -52,23 +55,29 @@ SlurmctldParameters=preempt_send_user_signal
 SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2,sched_min_interval=0
 PlugStackConfig={folder}/plugstack.conf
 CliFilterPlugins=cli_filter/lua
-NodeName={nodes} NodeHostname={host} NodeAddr=127.0.0.1 Port=[17001-17002] CPUs=2 RealMemory=1000 Gres=gpu:1
+NodeName=DEFAULT CPUs=2 RealMemory=1000
+NodeName={prefix}1 NodeHostname={host} NodeAddr=127.0.0.1 Port=17001 Gres=gpu:own:1,gpu:other:1
+NodeName={prefix}2 NodeHostname={host} NodeAddr=127.0.0.1 Port=17002 Gres=gpu:other:1,gpu:own:1
 PartitionName=low Nodes={nodes} Default=YES PriorityTier=1
 PartitionName=grace Nodes={nodes} PriorityTier=1 GraceTime=20
 PartitionName=high Nodes={nodes} PriorityTier=10 PreemptMode=OFF
 """
 
 
-def missing():
-    """Returns the programs of Slurm that this machine lacks."""
-    return [name for name in PROGRAMS if not any(
+def missing(build):
+    """Returns the parts of Slurm that this machine lacks, and those of Stasis that this build lacks."""
+    parts = [name for name in PROGRAMS if not any(
         os.access(f"{folder}/{name}", os.X_OK) for folder in ("/usr/bin", "/usr/sbin"))]
+    if not (pathlib.Path(build) / PLUGIN).exists():
+        parts.append(f"{PLUGIN} (it is built if slurm/spank.h exists: libslurm-dev)")
+    return parts
 
 
 class Cluster:
     """Call start() before any other method, and stop() at the end."""
 
-    def __init__(self, build, kill_wait=30):
+    def __init__(self, build, kill_wait=30, requeues=10):
+        self.requeues = requeues
         self.world = World(build, devices=2, uid=ALICE)
         self.folder = self.world.folder / "slurm"
         self.kill_wait = kill_wait
@@ -76,8 +85,10 @@ class Cluster:
         self.prefix = f"n{os.stat('/proc/self/ns/pid').st_ino}x"
         self.nodes = [f"{self.prefix}{number}" for number in (1, 2)]
         self.env = {**self.world.env, "SLURM_CONF": str(self.folder / "slurm.conf"),
-                    "PATH": f"/usr/sbin:/usr/bin:/sbin:/bin:{self.world.bin}"}
+                    "PATH": f"/usr/sbin:/usr/bin:/sbin:/bin:{self.world.bin}",
+                    "STASIS_HIDE_GPUS": "1"}  # otherwise no program could continue on another GPU
         self._daemons = {}
+        self._gpus = None
 
     # Set-up.
 
@@ -91,10 +102,10 @@ class Cluster:
         self._add_driver()
         self.world.accept_mounts()
         self._configure()
+        self._start_gpus()
         self._start_munge()
-        self._daemon("slurmctld", "slurmctld", "-D", "-c")
-        for node in self.nodes:
-            self._daemon(node, "slurmd", "-D", "-N", node)
+        for name in ("slurmctld", *self.nodes):
+            self._start(name)
         self.await_idle()
 
     def await_idle(self):
@@ -132,19 +143,38 @@ class Cluster:
         subprocess.run(["/sbin/ldconfig", "-X", "-f", conf, "-C", cache], check=True)
         self._bind(pathlib.Path("/etc/ld.so.cache"), cache.read_bytes())
 
+    def _start_gpus(self):
+        """Starts the broker of the software GPUs outside of all jobs. Otherwise the first program starts it, in the
+        control group of its job, and Slurm kills it with that job."""
+        hold = "import ctypes, sys; print(ctypes.CDLL('libcuda.so.1').cuInit(0), flush=True); sys.stdin.read()"
+        self._gpus = subprocess.Popen(self.words_of(ALICE) + [sys.executable, "-c", hold], env=self.env, cwd="/",
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        self.world.own(self._gpus.pid)
+        demand(self._gpus.stdout.readline() == b"0\n", "there is no software GPU")
+
+    def own_processes(self):
+        """Returns the processes of alice that belong to no job."""
+        return [self._gpus.pid, *self.world.named("softgpu-broker")]
+
+    def _configure_slurm(self):
+        (self.folder / "slurm.conf").write_text(CONFIG.format(
+            folder=self.folder, host=socket.gethostname(), prefix=self.prefix, nodes=f"{self.prefix}[1-2]",
+            kill_wait=self.kill_wait))
+
     def _configure(self):
         write = lambda name, text: (self.folder / name).write_text(text)  # noqa: E731
-        write("slurm.conf", CONFIG.format(
-            folder=self.folder, host=socket.gethostname(), nodes=f"{self.prefix}[1-2]", kill_wait=self.kill_wait))
+        self._configure_slurm()
         integration = pathlib.Path(__file__).resolve().parents[2] / "integrations" / "slurm"
         write("cli_filter.lua", (integration / "cli_filter.lua").read_text())
-        write("cgroup.conf", "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
+        write("cgroup.conf", "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainRAMSpace=yes\n")
         for number in (0, 1):
             # Slurm demands a device, which nobody opens, and takes the GPU's index from its name.
             os.mknod(self.folder / "dev" / f"nvidia{number}", stat.S_IFCHR | 0o600, os.makedev(1, 3))
-        write("gres.conf", "".join(f"NodeName={node} Name=gpu File={self.folder}/dev/nvidia{number}\n"
-                                   for number, node in enumerate(self.nodes)))
-        self.set_plugin(f"{self.world.build}/lib/stasis/slurm/stasis.so")
+        # A job gets the index of its GPU in Gres= of slurm.conf, so the second node's own GPU is the second one there.
+        write("gres.conf", "".join(
+            f"NodeName={node} Name=gpu Type={'own' if number == owner else 'other'} File={self.folder}/dev/nvidia{number}\n"
+            for owner, node in enumerate(self.nodes) for number in (0, 1)))
+        self.set_plugin(f"{self.world.build}/{PLUGIN}")
 
     def set_plugin(self, words):
         """Sets the line of plugstack.conf, which every step and command reads."""
@@ -159,6 +189,24 @@ class Cluster:
                      f"--pid-file={at}/pid", f"--seed-file={at}/seed", f"--log-file={at}/log")
         wait_until((at / "socket").exists, SOON_S, lambda: f"munged does not start:\n{self.logs()}")
 
+    def restart(self, name):
+        """Ends a daemon and starts it again."""
+        daemon = self._daemons.pop(name)
+        daemon.terminate()
+        daemon.wait(SOON_S)
+        self._start(name)
+
+    def _start(self, name):
+        if name == "slurmctld":
+            self._daemon(name, "slurmctld", "-D")
+        else:
+            self._daemon(name, "slurmd", "-D", "-N", name)
+
+    def set_kill_wait(self, seconds):
+        self.kill_wait = seconds
+        self._configure_slurm()
+        self.command("scontrol", "reconfigure")
+
     def _daemon(self, name, *words):
         with open(self.folder / f"{name}.out", "wb") as out:
             self._daemons[name] = subprocess.Popen(
@@ -172,6 +220,8 @@ class Cluster:
             if daemon:
                 daemon.terminate()
                 daemon.wait(SOON_S)
+        if self._gpus:
+            self._gpus.communicate()
         self._end_jobs()
         self._remove_control_groups()
         for path in ("/etc/passwd", "/etc/group", "/etc/ld.so.cache"):
@@ -199,10 +249,14 @@ class Cluster:
 
     # Commands.
 
+    @staticmethod
+    def words_of(user):
+        """Returns the words before a command that run it as this user."""
+        return [] if user == 0 else ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
+
     def command(self, *words, user=0, check=True, errors=False):
         """Runs a command of Slurm, and returns its output, also on stderr with `errors`. `user`: 0 or ALICE."""
-        prefix = [] if user == 0 else ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
-        done = subprocess.run([*prefix, *map(str, words)], env=self.env, cwd=self.world.folder,
+        done = subprocess.run([*self.words_of(user), *map(str, words)], env=self.env, cwd=self.world.folder,
                               text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=120, check=False)
         demand(done.returncode == 0 or not check,
                lambda: f"{words}: {done.returncode}\n{done.stdout}{done.stderr}\n{self.logs()}")
@@ -227,10 +281,23 @@ class Job:
         path = folder / f"job-{len(list(folder.glob('job-*.sh')))}.sh"
         path.write_text("#!/bin/bash\n" + script)
         path.chmod(0o755)
-        self.id = cluster.command("sbatch", "--parsable", "--open-mode=append", "--requeue", "--mem=200", "-n1",
+        self.id = cluster.command("sbatch", "--parsable", "--open-mode=append", "--requeue", "--mem=300", "-n1",
                                   f"--output={folder}/%j.out", *options, path, user=ALICE).strip()
-        self.path = folder / f"{self.id}.out"
-        self.answer = 100  # the last one of a counter
+        self._watch(self.id)
+
+    def _watch(self, job_id):
+        self.id = job_id
+        self.path = self.cluster.world.folder / f"{job_id}.out"
+        self.answers = {}  # the last one of each counter
+
+    def of_array(self, task):
+        """Returns the job of this task, if this is an array, once it has started."""
+        def started():
+            shown = self.cluster.command("scontrol", "show", "job", f"{self.id}_{task}")
+            return re.search(r"\bJobId=(\d+)", shown) if "JobState=RUNNING" in shown else None
+        other = copy.copy(self)
+        other._watch(wait_until(started, SOON_S, f"task {task} of array {self.id} does not start")[1])
+        return other
 
     def field(self, name):
         shown = self.cluster.command("scontrol", "show", "job", self.id, check=False)
@@ -263,14 +330,20 @@ class Job:
             return found
         return wait_until(look, SOON_S, lambda: f"job {self.id} did not print {pattern}:\n{self.tell()}")
 
+    def await_end(self, state="COMPLETED"):
+        wait_until(lambda: self.state() in ENDED, SOON_S, lambda: f"job {self.id} is {self.state()}:\n{self.tell()}")
+        demand(self.state() == state, lambda: f"job {self.id} is {self.state()}, not {state}:\n{self.tell()}")
+
     def tell(self):
-        return f"The output of job {self.id}:\n{self.output()[-3000:]}"
+        logs = "".join(processes.text_of(path) for path in self.cluster.world.state.glob(f"slurm/slurm-{self.id}.*log"))
+        return f"The output of job {self.id}:\n{self.output()[-3000:]}\nIts launchers' logs:\n{logs[-3000:]}"
 
-    # A counter.
+    # Its counters, by their number.
 
-    def send(self, text):
+    def send(self, text, counter=0):
         """Returns the answer to a packet. While the counter is not there, packets to it are refused."""
-        port = self.await_output(r"^PORT (\d+)$")[1]
+        self.await_output(r"(^[@^]*PORT \d+\r?$(.|\n)*){%d}" % (counter + 1))
+        port = re.findall(r"^[@^]*PORT (\d+)\r?$", self.output(), re.M)[counter]
 
         def ask():
             done = subprocess.run([self.cluster.world.workloads / "udp_send", "--timeout", "60000", port, text],
@@ -283,13 +356,14 @@ class Job:
             return None
         return wait_until(ask, SOON_S, lambda: f"no answer to {text}, job {self.id} is {self.state()}\n{self.tell()}")
 
-    def expect_count(self):
+    def expect_count(self, counter=0):
         """Checks that the count goes on by one, and that the memory is intact."""
-        self.answer += 1
-        answer = self.send("next")
-        demand(answer == str(self.answer), lambda: f"the counter answers {answer}, not {self.answer}:\n{self.tell()}")
-        answer = self.send("verify")
-        demand(answer.startswith("OK "), lambda: f"the counter's memory is {answer}")
+        self.answers[counter] = self.answers.get(counter, 100) + 1
+        answer = self.send("next", counter)
+        demand(answer == str(self.answers[counter]),
+               lambda: f"counter {counter} answers {answer}, not {self.answers[counter]}:\n{self.tell()}")
+        answer = self.send("verify", counter)
+        demand(answer.startswith("OK "), lambda: f"the memory of counter {counter} is {answer}")
 
     def requeue(self, node=None):
         """Requeues the job, and lets it start at once, on this node."""
@@ -308,14 +382,15 @@ class Job:
 
 
 def run(build, *tests, **settings):
-    """Runs each function with a cluster. Returns the exit code of the test."""
+    """Runs each function with a cluster. Prints how long each took. Returns the exit code of the test."""
     isolate_failures = (Failed, Late, subprocess.SubprocessError)
     cluster = Cluster(build, **settings)
     try:
         cluster.start()
         for test in tests:
+            began = time.monotonic()
             test(cluster)
-            print(f"{test.__name__}: as it should be", flush=True)
+            print(f"{test.__name__}: as it should be, {time.monotonic() - began:.1f} s", flush=True)
     except isolate_failures as error:
         print(f"{error}\n{cluster.logs()}")
         return 1

@@ -2,119 +2,92 @@
 """Jobs of Slurm that are requeued, preempted, cancelled and suspended continue where they stopped, or end completely.
 
 Real slurmctld, slurmd and munged; an ordinary user; two nodes with a software GPU each."""
-import argparse
 import pathlib
-import shutil
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
-import isolate  # noqa: E402
 import processes  # noqa: E402
 from processes import wait_until  # noqa: E402
-from world import demand, isolate_keep  # noqa: E402
+from world import demand  # noqa: E402
 
 import cluster as slurm  # noqa: E402
-from cluster import ALICE, SOON_S  # noqa: E402
+from cluster import ALICE, GPU, SOON_S  # noqa: E402
+from common import BATCH, STEP, expect_gone, finish, free_memory, images, main, script  # noqa: E402
 
-REQUEUES = 3
-
-STEP = "srun -n1 --stasis {workloads}/counter --memory 32M"
-BATCH = """\
-x=kept
-{workloads}/counter --memory 32M
-echo "after the program: $? $x"
-"""
-
-
-def script(cluster, text):
-    return text.format(workloads=cluster.world.workloads)
-
-
-def images(cluster, job):
-    return sorted(cluster.world.images.glob(f"slurm-{job.id}.*"))
-
-
-def finish(cluster, job, may_leave=()):
-    """Ends the counter, and checks that nothing of the job is left."""
-    demand(job.send("quit") == "BYE", "the counter does not end")
-    job.await_output("^EXIT-SUCCESS$")
-    wait_until(lambda: job.state() == "COMPLETED", SOON_S, lambda: f"job {job.id} is {job.state()}:\n{job.tell()}")
-    left = set(images(cluster, job)) - set(may_leave)
-    demand(not left, lambda: f"images of a job that has finished: {left}")
-    for image in images(cluster, job):
-        cluster.world.stasis("image", "delete", image.name)
-    expect_gone(cluster, job)
-
-
-def expect_gone(cluster, job):
-    """Checks that no process of alice and no GPU memory is left."""
-    def left():
-        cluster.world.reap()
-        return [pid for pid in processes.all_pids() if uid(pid) == ALICE]
-    wait_until(lambda: not left(), SOON_S, lambda: "left: " + ", ".join(map(processes.describe, left())))
-    demand(free_memory(cluster), lambda: f"GPU memory is left: {cluster.world.gpus()}")
-    cluster.world.stasis("recover", expect=None)
-    demand(not cluster.world.leftovers(), lambda: f"left: {cluster.world.leftovers()}")
-
-
-def uid(pid):
-    status = processes.told(pid, "status")
-    return int(status.split(b"\nUid:")[1].split()[0]) if status else -1
-
-
-def free_memory(cluster):
-    return all(gpu["free_bytes"] == gpu["total_bytes"] for gpu in cluster.world.gpus())
-
-
-def requeued_step(cluster):
-    """A step is dumped by SIGTERM and restored after each requeue."""
-    job = cluster.submit(script(cluster, STEP), "--gres=gpu:1", f"--nodelist={cluster.nodes[0]}")
-    job.await_state("RUNNING")
-    job.expect_count()
-    for _ in range(REQUEUES):
-        job.requeue()
+def requeued(cluster):
+    """Two jobs, a step and a batch script without srun, exchange their nodes, and so their GPUs, at each requeue. They
+    are dumped by SIGTERM and restored. The script continues behind its program with its variables."""
+    step = cluster.submit(script(cluster, STEP), GPU, f"--nodelist={cluster.nodes[0]}")
+    batch = cluster.submit(script(cluster, BATCH), GPU, f"--nodelist={cluster.nodes[1]}", "--stasis=keep=1")
+    jobs = [step, batch]
+    for job in jobs:
+        job.await_state("RUNNING")
         job.expect_count()
-    finish(cluster, job)
-
-
-def requeued_script(cluster):
-    """A batch script without srun is dumped whole, and continues behind its program with its variables."""
-    job = cluster.submit(script(cluster, BATCH), "--gres=gpu:1", "--stasis=keep=1", f"--nodelist={cluster.nodes[0]}")
-    job.await_state("RUNNING")
-    job.expect_count()
-    for _ in range(REQUEUES):
-        job.requeue()
-        job.expect_count()
-        demand(len(images(cluster, job)) == 1, lambda: f"keep=1 keeps {images(cluster, job)}")
-    finish(cluster, job)
-    demand("after the program: 0 kept" in job.output(), lambda: f"the script:\n{job.output()}")
+    for _ in range(cluster.requeues):
+        jobs.reverse()
+        for job in jobs:
+            cluster.command("scontrol", "requeue", job.id)
+        for job in jobs:
+            job.await_state("PENDING")
+        for job, node in zip(jobs, cluster.nodes):
+            job.start_now(node)
+        for job in jobs:
+            job.expect_count()
+        used = [gpu["total_bytes"] - gpu["free_bytes"] for gpu in cluster.world.gpus()]
+        demand((used[0] > used[1]) == (jobs[0] is batch), lambda: f"used memory of the GPUs: {used}")
+        demand(len(images(cluster, batch)) == 1, lambda: f"keep=1 keeps {images(cluster, batch)}")
+    for job in jobs:
+        demand("starts over" not in job.output(), job.tell)
+    finish(cluster, step, may_run=[batch])
+    finish(cluster, batch)
+    demand("after the program: 0 kept" in batch.output(), lambda: f"the script:\n{batch.output()}")
+    print(f"   {2 * cluster.requeues} requeues")
 
 
 def preempted(cluster):
-    """A job with more rights takes the GPU. Slurm sends SIGTERM to the step, which exits with code 75 in the grace time;
-    RequeueExit requeues the job."""
-    job = cluster.submit(script(cluster, STEP), "--gres=gpu:1", "--partition=grace", f"--nodelist={cluster.nodes[0]}")
-    expect_continues_after_preemption(cluster, job)
+    """A job with more rights takes the GPU, three times. Slurm sends SIGTERM to the step, which exits with code 75 in
+    the grace time; RequeueExit requeues the job."""
+    job = cluster.submit(script(cluster, STEP), GPU, "--partition=grace", f"--nodelist={cluster.nodes[0]}")
+    job.await_state("RUNNING")
+    job.expect_count()
+    for _ in range(3):
+        preempt(cluster, job)
+    finish(cluster, job)
 
 
 def preempted_script(cluster):
     """The batch script gets SIGTERM at the beginning of the grace time by --signal, which cli_filter.lua adds."""
-    job = cluster.submit(script(cluster, BATCH), "--gres=gpu:1", "--stasis", "--partition=grace",
+    job = cluster.submit(script(cluster, BATCH), GPU, "--stasis", "--partition=grace",
                          f"--nodelist={cluster.nodes[0]}")
-    expect_continues_after_preemption(cluster, job)
+    job.await_state("RUNNING")
+    job.expect_count()
+    preempt(cluster, job)
+    finish(cluster, job)
     demand("after the program: 0 kept" in job.output(), lambda: f"the script:\n{job.output()}")
 
 
-def expect_continues_after_preemption(cluster, job):
+def preempted_at_once(cluster):
+    """Without a grace time the job is requeued before SIGTERM, and KillWait is the time for the dump."""
+    job = cluster.submit(script(cluster, STEP), GPU, f"--nodelist={cluster.nodes[0]}")
     job.await_state("RUNNING")
     job.expect_count()
-    taker = cluster.submit(script(cluster, "{workloads}/counter --memory 512M --rounds 2"), "--gres=gpu:1",
-                           "--partition=high", f"--nodelist={cluster.nodes[0]}")
+    preempt(cluster, job)
+    finish(cluster, job)
+
+
+def preempt(cluster, job):
+    """Submits a job that needs the memory of the job's GPU, and checks that the job continues afterwards."""
+    began = time.monotonic()
+    taker = cluster.submit(script(cluster, "{workloads}/counter --memory 900M --rounds 2"), GPU,
+                           "--partition=high", f"--nodelist={cluster.nodes[0]}", "--mem=0")
+    taker.await_state("RUNNING", "COMPLETED")
+    print(f"   the other job runs {time.monotonic() - began:.1f} s after it was submitted")
     taker.await_output("^EXIT-SUCCESS$")
     if job.await_state("PENDING", "RUNNING") == "PENDING":
         job.start_now()
     job.expect_count()
-    finish(cluster, job)
+    demand("starts over" not in job.output(), job.tell)
 
 
 def await_images(cluster, job):
@@ -130,17 +103,17 @@ def await_images(cluster, job):
 
 
 def killed(cluster):
-    """A task whose launcher is killed, with the rest of the step by Slurm, continues from the last image that --stasis=every has written. If the newest
-    image is damaged, from the one before."""
+    """A task whose launcher is killed, with the rest of the step by Slurm, continues from the last image that
+    --stasis=every has written. If the newest image is damaged, from the one before."""
     step = "srun -n1 --stasis=every=1s,keep=2 {workloads}/counter --memory 32M"
-    job = cluster.submit(script(cluster, step), "--gres=gpu:1")
+    job = cluster.submit(script(cluster, step), GPU)
     for is_damaged in (False, True):
         job.await_state("RUNNING")
         job.expect_count()
         await_images(cluster, job)
         for pid in cluster.world.named("stasis-step"):
             processes.end(pid)
-        wait_until(lambda: job.state() == "FAILED", SOON_S, lambda: f"job {job.id} is {job.state()}")
+        job.await_end("FAILED")
         cluster.await_idle()
         if is_damaged:
             dumps = cluster.world.stasis("checkpoints", f"slurm-{job.id}.0.0", "--json").json()["checkpoints"]
@@ -157,23 +130,23 @@ def killed(cluster):
 
 def missing_parts(cluster):
     """A missing plugin breaks no job, and without the launcher a task runs without Stasis."""
-    plugin = f"{cluster.world.build}/lib/stasis/slurm/stasis.so"
+    plugin = f"{cluster.world.build}/{slurm.PLUGIN}"
     for words, options in (("/no/such/stasis.so", ()), (f"{plugin} launcher=/no/such/launcher", ("--stasis",)),
                            (f"{plugin} partitions=low", ("--stasis=off",))):
         cluster.set_plugin(words)
-        job = cluster.submit("ps -o comm= $PPID", "--gres=gpu:1", *options)
-        wait_until(lambda job=job: job.state() == "COMPLETED", SOON_S, lambda job=job: f"job {job.id} is {job.state()}")
+        job = cluster.submit("ps -o comm= $PPID", GPU, *options)
+        job.await_end()
         demand("slurmstepd" in job.output(), lambda job=job: job.output())
     cluster.set_plugin(f"{plugin} partitions=low,other")
-    job = cluster.submit("cat /proc/$PPID/comm", "--gres=gpu:1")
-    wait_until(lambda: job.state() == "COMPLETED", SOON_S, lambda: f"job {job.id} is {job.state()}")
+    job = cluster.submit("cat /proc/$PPID/comm", GPU)
+    job.await_end()
     demand("stasis-shim" in job.output(), lambda: job.output())
     cluster.set_plugin(plugin)
 
 
 def script_with_steps(cluster):
     """A batch script that runs srun cannot be dumped: it begins anew, and its step continues."""
-    job = cluster.submit("echo begins\n" + script(cluster, STEP), "--gres=gpu:1", "--stasis")
+    job = cluster.submit("echo begins\n" + script(cluster, STEP), GPU, "--stasis")
     job.await_state("RUNNING")
     job.expect_count()
     job.requeue()
@@ -188,7 +161,7 @@ def without_gpu(cluster):
     outputs = []
     for options in ((), ("--stasis",)):
         job = cluster.submit(text, *options)
-        wait_until(lambda job=job: job.state() in slurm.ENDED, SOON_S, lambda job=job: f"job {job.id} is {job.state()}")
+        job.await_end()
         outputs.append(job.output())
     demand("CapEff:\t0000000000000000\n" in outputs[0] and outputs[0] == outputs[1], lambda: f"{outputs}")
 
@@ -196,8 +169,8 @@ def without_gpu(cluster):
 def rights_of_the_program(cluster):
     """The program has no capability, and the loader's variables of its submitter."""
     job = cluster.submit("srun --stasis sh -c 'grep CapEff /proc/self/status; printenv LD_LIBRARY_PATH; "
-                         "env | grep STASIS_TASK; exit 7'", "--gres=gpu:1")
-    wait_until(lambda: job.state() == "FAILED", SOON_S, lambda: f"job {job.id} is {job.state()}:\n{job.tell()}")
+                         "env | grep STASIS_TASK; exit 7'", GPU)
+    job.await_end("FAILED")
     lines = job.output().splitlines()  # those of srun may be between those of the program
     demand("CapEff:\t0000000000000000" in lines and cluster.env["LD_LIBRARY_PATH"] in lines, lambda: job.output())
     demand("STASIS_TASK" not in job.output(), lambda: job.output())
@@ -207,7 +180,7 @@ def rights_of_the_program(cluster):
 
 def failed_dump(cluster):
     """If the dump fails, the program gets SIGTERM, and the reason is in the job's output."""
-    job = cluster.submit(script(cluster, "exec {workloads}/counter --memory 32M"), "--gres=gpu:1", "--stasis",
+    job = cluster.submit(script(cluster, "exec {workloads}/counter --memory 32M"), GPU, "--stasis",
                          "--export=ALL,STASIS_FAULT=commit:before:fail")
     job.await_state("RUNNING")
     job.expect_count()
@@ -225,11 +198,11 @@ def wrong_option(cluster):
 
 def cancelled(cluster):
     """scancel ends the program, after a dump that nobody restores."""
-    job = cluster.submit(script(cluster, STEP), "--gres=gpu:1")
+    job = cluster.submit(script(cluster, STEP), GPU)
     job.await_state("RUNNING")
     job.expect_count()
     cluster.command("scancel", job.id, user=ALICE)
-    wait_until(lambda: job.state() == "CANCELLED", SOON_S, lambda: f"job {job.id} is {job.state()}")
+    job.await_end("CANCELLED")
     expect_gone(cluster, job)
     for image in images(cluster, job):
         cluster.world.stasis("image", "delete", image.name)
@@ -237,7 +210,7 @@ def cancelled(cluster):
 
 def suspended(cluster):
     """scontrol suspend frees the GPU, and resume fills it again."""
-    job = cluster.submit(script(cluster, STEP), "--gres=gpu:1")
+    job = cluster.submit(script(cluster, STEP), GPU)
     job.await_state("RUNNING")
     job.expect_count()
     cluster.command("scontrol", "suspend", job.id)
@@ -249,25 +222,8 @@ def suspended(cluster):
     finish(cluster, job)
 
 
-TESTS = (requeued_step, requeued_script, preempted, preempted_script, killed, missing_parts, script_with_steps, without_gpu, rights_of_the_program, failed_dump,
-         wrong_option, cancelled, suspended)
-
-
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--build", required=True)
-    parser.add_argument("--only", default="", help="only those whose name contains this")
-    options = parser.parse_args()
-    if slurm.missing():
-        print(f"SKIPPED: this machine has no {', '.join(slurm.missing())}")
-        return isolate.SKIPPED
-    isolate.enter(isolate_keep(options.build))
-    tests = [test for test in TESTS if options.only in test.__name__]
-    code = slurm.run(options.build, *tests)
-    for folder in pathlib.Path("/tmp").glob("world-*"):
-        shutil.rmtree(folder, ignore_errors=True)
-    return code
-
+TESTS = (requeued, preempted, preempted_script, preempted_at_once, killed, missing_parts, script_with_steps, without_gpu,
+         rights_of_the_program, failed_dump, wrong_option, cancelled, suspended)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(TESTS))

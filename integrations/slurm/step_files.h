@@ -1,0 +1,41 @@
+// The files of a task in Stasis's state folder, STATE/slurm/, which all nodes share:
+//
+//   JOB           a copy of the batch script
+//   JOB.env/NAME  the SLURM_* variables of the task's current step, one file for each
+//   JOB.log       what stasis-step and its commands have reported; a step whose srun has ended
+//                 cannot print it any more
+#pragma once
+
+#include <string>
+
+#include "base/file.h"
+
+namespace stasis::slurm {
+
+// Not safe to call from several threads.
+class StepFiles {
+ public:
+  // Creates the folder. `environment`: of this process; STASIS_STATE_DIR or HOME names the folder.
+  // Files of an earlier job of this name are removed if `restarts` is 0.
+  static Result<StepFiles> Open(const std::string& job, int restarts, char* const* environment);
+
+  // Copies a batch script to a place where it stays until the job has finished: Slurm deletes its
+  // own copy when the job is requeued, and a shell has its script open. Returns the path.
+  Result<std::string> KeepScript(const std::string& script);
+
+  // Replaces the variables of the last step. Returns the folder. A program that was restored has
+  // the environment of its first step, but may read these files.
+  Result<std::string> WriteVariables(char* const* environment);
+
+  // Opens the log for reading and appending.
+  Result<UniqueFd> OpenLog() const;
+  const std::string& log_path() const { return log_path_; }
+
+  void Remove();
+
+ private:
+  std::string script_, variables_, log_path_;
+  bool is_requeued_ = false;
+};
+
+}  // namespace stasis::slurm

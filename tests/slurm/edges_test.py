@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Jobs of Slurm with several steps, tasks or a terminal, and jobs for which time, memory or disk is too small.
+
+Real slurmctld, slurmd and munged; an ordinary user; two nodes with a software GPU each."""
+
+import pathlib
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
+import isolate  # noqa: E402
+from processes import wait_until  # noqa: E402
+from world import demand  # noqa: E402
+
+from cluster import ALICE, GPU, SOON_S  # noqa: E402
+from common import BATCH, STEP, expect_gone, finish, images, main, script  # noqa: E402
+
+
+def expect_continues(job, counters=1):
+    for counter in range(counters):
+        job.expect_count(counter)
+    job.requeue()
+    for counter in range(counters):
+        job.expect_count(counter)
+    demand("starts over" not in job.output(), job.tell)
+
+
+def two_steps(cluster):
+    """Two steps that run at the same time are two targets with an image each."""
+    step = "srun --overlap -n1 --stasis {workloads}/counter --memory 16M &\n"
+    job = cluster.submit(script(cluster, step + step + "wait"), GPU, "--mem=400")
+    expect_continues(job, 2)
+    finish(cluster, job)
+
+
+def two_tasks(cluster):
+    """Two tasks of a step are two targets, too."""
+    job = cluster.submit(script(cluster, "srun --stasis {workloads}/counter --memory 16M"), "-n2", GPU,
+                         "--mem=400")
+    expect_continues(job, 2)
+    finish(cluster, job)
+
+
+def array(cluster):
+    """Each job of an array has a job id of its own, and so its own images."""
+    first = cluster.submit(script(cluster, STEP), GPU, "--array=1-2")
+    jobs = [first.of_array(number) for number in (1, 2)]
+    for job in jobs:
+        job.await_state("RUNNING")
+        job.expect_count()
+    expect_continues(jobs[0])
+    jobs[1].expect_count()
+    finish(cluster, jobs[0], may_run=jobs)
+    finish(cluster, jobs[1])
+
+
+def terminal(cluster):
+    """A program on a terminal (srun --pty) continues on the terminal of the next step."""
+    step = script(cluster, "srun --pty -n1 --stasis {workloads}/counter --memory 16M")
+    job = cluster.submit(f"script -qefc '{step}' /dev/null", GPU)
+    expect_continues(job)
+    finish(cluster, job)
+
+
+def restarted_node(cluster):
+    """slurmd is restarted while a job runs."""
+    job = cluster.submit(script(cluster, STEP), GPU, f"--nodelist={cluster.nodes[0]}")
+    job.expect_count()
+    cluster.restart(cluster.nodes[0])
+    expect_continues(job)
+    finish(cluster, job)
+
+
+def time_limit(cluster):
+    """A minute before its time limit a job gets SIGTERM (cli_filter.lua). It is dumped and requeued by its exit code."""
+    job = cluster.submit(script(cluster, BATCH), GPU, "--stasis", "--time=10")
+    job.await_state("RUNNING")
+    job.expect_count()
+    end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 50))
+    cluster.command("scontrol", "update", f"JobId={job.id}", f"EndTime={end}")
+    job.await_state("PENDING")
+    cluster.command("scontrol", "update", f"JobId={job.id}", "TimeLimit=60")
+    job.start_now()
+    job.expect_count()
+    finish(cluster, job)
+
+
+def full_disk(cluster):
+    """If the image does not fit on the disk, the program gets SIGTERM, and the reason is in the job's output."""
+    small = cluster.world.folder / "small"
+    small.mkdir()
+    isolate.mount("tmpfs", str(small), "tmpfs", 0, f"size=8m,uid={ALICE},gid={ALICE},mode=700")
+    cluster.world.accept_mounts()
+    job = cluster.submit(script(cluster, "exec {workloads}/counter --memory 32M"), GPU, "--stasis",
+                         f"--export=ALL,STASIS_IMAGE_DIR={small}/images")
+    job.expect_count()
+    cluster.command("scancel", job.id, user=ALICE)
+    job.await_output("^EXIT-SUCCESS$")
+    demand("space" in job.output(), job.tell)
+    expect_gone(cluster, job)
+    demand(not list(small.glob("images/*")), lambda: f"left: {list(small.glob('images/*'))}")
+    isolate.unmount(str(small))
+
+
+def memory_limit(cluster):
+    """A dump that does not fit into the memory limit of the job is refused before anything is done, and the program gets
+    SIGTERM. Without the check the kernel would kill the program."""
+    job = cluster.submit(script(cluster, "exec {workloads}/counter --memory 400M"), GPU, "--stasis",
+                         "--mem=600")
+    job.expect_count()
+    cluster.command("scancel", job.id, user=ALICE)
+    job.await_output("^EXIT-SUCCESS$")
+    demand("memory" in job.output() and "limit" in job.output(), job.tell)
+    job.await_end("CANCELLED")
+    expect_gone(cluster, job)
+
+
+def short_kill_wait(cluster):
+    """A dump that takes longer than KillWait is killed with the step. The next start continues from the image before."""
+    fault = "[ \"$SLURM_RESTART_COUNT\" != 1 ] || export STASIS_FAULT=commit:before:hang\n"
+    job = cluster.submit(fault + script(cluster, STEP), GPU)
+    expect_continues(job)
+    dumped = job.answers[0] - 1
+    before = images(cluster, job)
+    cluster.set_kill_wait(1)  # Slurm waits for at least 5 s
+    cluster.command("scontrol", "requeue", job.id)
+    wait_until(lambda: not cluster.world.named("stasis-step"), SOON_S, lambda: f"the step is not killed:\n{job.tell()}")
+    cluster.set_kill_wait(30)
+    demand(images(cluster, job) == before, lambda: f"images: {images(cluster, job)}")
+    job.await_state("PENDING")
+    cluster.await_idle()
+    job.start_now()
+    job.answers[0] = dumped
+    job.expect_count()
+    finish(cluster, job)
+
+
+def nothing_left(cluster):
+    """After all jobs, neither a mount, a control group of a job, an image nor a file of a task is left."""
+    cluster.await_idle()
+    groups = [str(group) for group in cluster.control_groups() if "/job_" in str(group)]
+    files = [str(path) for path in (*cluster.world.images.glob("*"), *cluster.world.state.glob("slurm/*"))]
+    demand(not groups, lambda: f"control groups: {groups}")
+    demand(not cluster.world.leftovers(), lambda: f"left: {cluster.world.leftovers()}")
+    cancelled = [path for path in files if not path.endswith((".env", ".log"))]
+    demand(not cancelled, lambda: f"files: {files}")
+
+
+TESTS = (two_steps, two_tasks, array, terminal, restarted_node, time_limit, full_disk, memory_limit, short_kill_wait,
+         nothing_left)
+
+if __name__ == "__main__":
+    sys.exit(main(TESTS))
