@@ -233,6 +233,9 @@ Status RefuseOptionsOfRestore(const v1::RestoreRequest& request) {
     return FailUsage(
         "--gpus and CUDA_VISIBLE_DEVICES do not apply to a container: its runtime grants GPUs");
   }
+  if (request.share_files()) {
+    return FailUsage("--share-files does not apply to a container, which has its own files");
+  }
   if (!request.new_pidns()) return {};
   return FailUsage("--new-pidns does not apply to a container: the runtime creates its namespaces");
 }

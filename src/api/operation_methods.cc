@@ -297,6 +297,7 @@ Result<v1::OperationEvent> RestoreFrom(Call& call, const v1::RestoreRequest& req
                    restore.gpu_map = request.gpu_map();
                    restore.granted = request.gpus();
                    restore.new_pidns = request.new_pidns();
+                   restore.share_files = request.share_files();
                    restore.trust_image = request.trust_image();
                    STASIS_ASSIGN(restore.criu, CriuOptionsOf(request.criu()));
                    STASIS_ASSIGN(auto result, operations::Restore(session, restore, options));

@@ -16,6 +16,7 @@ struct RestoreOptions {
   AttachFlags attach_flags;
   GpuFlags gpus;
   bool new_pidns = false;
+  bool share_files = false;
   bool trust_image = false;
   PlaceFlags places;
   CommonOptions common;
@@ -33,6 +34,7 @@ v1::RestoreRequest RequestOf(const RestoreOptions& options) {
   request.set_gpu_map(options.gpus.map);
   request.set_gpus(options.gpus.Granted());
   request.set_new_pidns(options.new_pidns);
+  request.set_share_files(options.share_files);
   request.set_trust_image(options.trust_image);
   *request.mutable_criu() = options.criu.ToMessage();
   return request;
@@ -74,6 +76,9 @@ void RegisterRestore(App app, const std::function<void(Action)>& select) {
   options->gpus.AddTo(verb);
   verb->add_flag("--new-pidns", options->new_pidns,
                  "Restore into a new pid namespace, so that its process ids need not be free here");
+  verb->add_flag("--share-files", options->share_files,
+                 "With --new-pidns: let the program write to files that other programs, such as "
+                 "other copies of it, have open for writing");
   verb->add_flag(
       "--trust-image", options->trust_image,
       "Accept an image from another installation, an image that other users could have changed, "

@@ -13,8 +13,6 @@
 #include <set>
 #include <thread>
 
-#include "criu/files.pb.h"
-#include "criu/image_entries.h"
 #include "process/search.h"
 
 namespace stasis::criu {
@@ -22,8 +20,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr uint32_t kInetSocket = 4;    // FileEntry.type
-constexpr size_t kMaxPorts = 65536;    // a real program has a few
 constexpr milliseconds kLook{1000};    // interval of checks for cancellation while waiting
 constexpr milliseconds kOverdue{250};  // the kernel's long timers may fire seconds late
 constexpr size_t kDropsPerLook = 256;  // a few milliseconds in the kernel
@@ -38,7 +34,7 @@ struct Address {
   socklen_t size = 0;
 };
 
-Address ToSockaddr(const TcpPort& port) {
+Address ToSockaddr(const InetPort& port) {
   Address address{};
   if (port.family == AF_INET) {
     address.v4.sin_family = AF_INET;
@@ -58,7 +54,7 @@ Address ToSockaddr(const TcpPort& port) {
 
 // Binds as CRIU's open_inet_sk does (criu/sk-inet.c). Ignores errors other than EADDRINUSE, because
 // CRIU reports them.
-bool IsInUse(const TcpPort& port) {
+bool IsInUse(const InetPort& port) {
   UniqueFd fd(::socket(port.family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
   if (!fd) return false;
   const int yes = 1;
@@ -71,29 +67,12 @@ bool IsInUse(const TcpPort& port) {
   return ::bind(fd.get(), &address.any, address.size) != 0 && errno == EADDRINUSE;
 }
 
-bool IsMapped(const TcpAddress& address) { return address[10] == 0xff && address[11] == 0xff; }
-
-// Returns true if `socket` may occupy `port`. The unspecified IPv6 address includes all of IPv4
-// unless the socket is v6only. The kernel does not report v6only for a closed socket.
-bool Overlap(const TcpPort& port, const TcpSocket& socket) {
-  const bool port_any = port.address == kAny, socket_any = socket.address == kAny;
-  if (port.address != socket.address && !port_any && !socket_any) return false;
-  const bool port_v6 = port.family == AF_INET6 && !IsMapped(port.address);
-  const bool socket_v6 = socket.family == AF_INET6 && !IsMapped(socket.address);
-  const bool port_v4 = !port_v6 || (port_any && !port.v6only);
-  const bool socket_v4 = !socket_v6 || socket_any;
-  return (port_v6 && socket_v6) || (port_v4 && socket_v4);
-}
-
-// Returns "process 4711 (python3)" for the first visible process that holds one of the sockets.
-std::string HolderOf(const std::set<std::string>& sockets) {
-  auto holders = process::FindHolders(sockets);
-  if (!holders || holders->empty()) return "";
-  return fmt::format("process {} ({})", holders->front().id.pid.value, holders->front().comm);
+bool Overlap(const InetPort& port, const TcpSocket& socket) {
+  return Overlap(port, socket.family, socket.address);
 }
 
 // Reports that the address is in use by an unknown process.
-tl::unexpected<Error> Unseen(const TcpPort& port, const Error& why) {
+tl::unexpected<Error> Unseen(const InetPort& port, const Error& why) {
   return Fail(
       Code::kAlreadyExists,
       fmt::format("the program's port {} is in use, and the process cannot be determined: {}",
@@ -107,7 +86,7 @@ class Freeing {
   Freeing(TcpSockets kernel, const Deadline& deadline, const std::function<bool()>& cancelled)
       : kernel_(std::move(kernel)), deadline_(deadline), cancelled_(cancelled) {}
 
-  Status Free(const TcpPort& port) {
+  Status Free(const InetPort& port) {
     dropped_.clear();
     while (IsInUse(port)) {
       auto listed = kernel_.WithLocalPort(port.port);
@@ -131,7 +110,7 @@ class Freeing {
   // Drops closed connections. Returns true if some may have been dropped. Tries each connection
   // only once, because on some kernels the call succeeds without an effect for a connection in
   // FIN_WAIT2 that is still a full socket.
-  Result<bool> Drop(const TcpPort& port, const std::vector<TcpSocket>& sockets) {
+  Result<bool> Drop(const InetPort& port, const std::vector<TcpSocket>& sockets) {
     STASIS_TRY(MayGoOn(port));
     const size_t before = dropped_.size();
     for (const TcpSocket& socket : sockets) {
@@ -147,7 +126,7 @@ class Freeing {
     return dropped_.size() > before;
   }
 
-  Status MayGoOn(const TcpPort& port) const {
+  Status MayGoOn(const InetPort& port) const {
     if (cancelled_()) return Fail(Code::kCancelled, "cancelled");
     if (!deadline_.passed()) return {};
     return Fail(Code::kDeadlineExceeded,
@@ -157,7 +136,7 @@ class Freeing {
                 "Allow more time with --timeout.");
   }
 
-  Status Held(const TcpPort& port, const std::vector<TcpSocket>& sockets) const {
+  Status Held(const InetPort& port, const std::vector<TcpSocket>& sockets) const {
     std::set<std::string> names;
     for (const TcpSocket& socket : sockets) {
       if (socket.inode != 0) names.insert(fmt::format("socket:[{}]", socket.inode));
@@ -166,10 +145,11 @@ class Freeing {
     return Fail(Code::kAlreadyExists,
                 fmt::format("the program's port {} is in use by {}", ToString(port),
                             holder.empty() ? "a process that is not visible here" : holder),
-                "End that process, then restore again.");
+                "End that process, then restore again. Copies of one program cannot share it: "
+                "docs/guides/clones.md says what can be done.");
   }
 
-  Status Wait(const TcpPort& port, const std::vector<TcpSocket>& sockets) {
+  Status Wait(const InetPort& port, const std::vector<TcpSocket>& sockets) {
     auto longest =
         std::max_element(sockets.begin(), sockets.end(),
                          [](const auto& a, const auto& b) { return a.expires < b.expires; });
@@ -189,7 +169,7 @@ class Freeing {
     return {};
   }
 
-  Status Late(const TcpPort& port, size_t count, milliseconds left) const {
+  Status Late(const InetPort& port, size_t count, milliseconds left) const {
     return Fail(Code::kDeadlineExceeded,
                 fmt::format("the program's port {} will be held for another {} s by {} "
                             "(TIME_WAIT), which is past the deadline",
@@ -211,42 +191,31 @@ class Freeing {
 
 }  // namespace
 
-std::string ToString(const TcpPort& port) {
+bool Overlap(const InetPort& port, int family, const TcpAddress& address) {
+  const auto is_mapped = [](const TcpAddress& a) { return a[10] == 0xff && a[11] == 0xff; };
+  const bool port_any = port.address == kAny, socket_any = address == kAny;
+  if (port.address != address && !port_any && !socket_any) return false;
+  const bool port_v6 = port.family == AF_INET6 && !is_mapped(port.address);
+  const bool socket_v6 = family == AF_INET6 && !is_mapped(address);
+  const bool port_v4 = !port_v6 || (port_any && !port.v6only);
+  const bool socket_v4 = !socket_v6 || socket_any;
+  return (port_v6 && socket_v6) || (port_v4 && socket_v4);
+}
+
+std::string HolderOf(const std::set<std::string>& sockets) {
+  auto holders = process::FindHolders(sockets);
+  if (!holders || holders->empty()) return "";
+  return fmt::format("process {} ({})", holders->front().id.pid.value, holders->front().comm);
+}
+
+std::string ToString(const InetPort& port) {
   char text[INET6_ADDRSTRLEN] = "?";
   const bool v4 = port.family == AF_INET;
   ::inet_ntop(port.family, port.address.data() + (v4 ? 12 : 0), text, sizeof text);
   return fmt::format(fmt::runtime(v4 ? "{}:{}" : "[{}]:{}"), text, port.port);
 }
 
-Result<std::vector<TcpPort>> TcpPortsToBind(int files_img, uint64_t size_bytes) {
-  std::set<TcpPort> ports;
-  auto note = [&](const std::string& bytes) -> Status {
-    image::FileEntry file;
-    if (!file.ParseFromString(bytes)) {
-      return Fail(Code::kInternal, Domain::kCriu, 0, "an entry does not have the format of CRIU 4");
-    }
-    const auto& socket = file.isk();
-    if (file.type() != kInetSocket || !file.has_isk() || socket.proto() != IPPROTO_TCP) return {};
-    if (socket.src_port() == 0 || socket.dst_port() != 0) return {};
-    TcpPort port;
-    port.family = static_cast<int>(socket.family());
-    const int words = port.family == AF_INET ? 1 : 4;
-    if ((port.family != AF_INET && port.family != AF_INET6) || socket.src_addr_size() < words ||
-        socket.src_port() > UINT16_MAX || ports.size() >= kMaxPorts) {
-      return Fail(Code::kInternal, Domain::kCriu, 0, "a socket does not have the format of CRIU 4");
-    }
-    port.address = ToTcpAddress(port.family, socket.src_addr().data());
-    port.port = static_cast<uint16_t>(socket.src_port());
-    port.v6only = socket.v6only();
-    port.interface = socket.ifname();
-    ports.insert(std::move(port));
-    return {};
-  };
-  STASIS_TRY(ReadEntries(files_img, size_bytes, kFilesImage, "files.img", note));
-  return std::vector<TcpPort>(ports.begin(), ports.end());
-}
-
-Result<FreedPorts> FreeTcpPorts(const std::vector<TcpPort>& ports, const Deadline& deadline,
+Result<FreedPorts> FreeTcpPorts(const std::vector<InetPort>& ports, const Deadline& deadline,
                                 const std::function<bool()>& cancelled) {
   const auto first = std::find_if(ports.begin(), ports.end(), IsInUse);
   if (first == ports.end()) return FreedPorts{};

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,22 +18,28 @@
 
 namespace stasis::criu {
 
-struct TcpPort {
+// A port of TCP or UDP, as CRIU binds it.
+struct InetPort {
   int family = 0;
   TcpAddress address{};
   uint16_t port = 0;
   bool v6only = false;
   std::string interface;  // for a link-local address
+  bool shared = false;    // the program lets other sockets bind it (SO_REUSEPORT)
 
-  auto operator<=>(const TcpPort&) const = default;
+  auto operator<=>(const InetPort&) const = default;
 };
 // Formats as "127.0.0.1:4711" or "[::]:4711".
-std::string ToString(const TcpPort& port);
+std::string ToString(const InetPort& port);
 
-// Returns the ports that CRIU will bind according to files.img, without duplicates: those of
-// sockets that listen or are only bound. Excludes connections, whose ports CRIU takes by
-// TCP_REPAIR. Returns kInternal if the format is not that of CRIU 4.
-Result<std::vector<TcpPort>> TcpPortsToBind(int files_img, uint64_t size_bytes);
+// Returns true if a socket with this address may occupy `port`. The unspecified IPv6 address
+// includes all of IPv4 unless the socket is v6only. The kernel does not report v6only for a closed
+// socket.
+bool Overlap(const InetPort& port, int family, const TcpAddress& address);
+
+// Returns "process 4711 (python3)" for the first visible process that has one of the sockets
+// ("socket:[815]") open, or an empty text.
+std::string HolderOf(const std::set<std::string>& sockets);
 
 struct FreedPorts {
   double waited_s = 0;     // total time waited
@@ -46,7 +53,7 @@ struct FreedPorts {
 //   cannot be found,
 // - kDeadlineExceeded with the remaining time, at once if it exceeds the deadline,
 // - kCancelled.
-Result<FreedPorts> FreeTcpPorts(const std::vector<TcpPort>& ports, const Deadline& deadline,
+Result<FreedPorts> FreeTcpPorts(const std::vector<InetPort>& ports, const Deadline& deadline,
                                 const std::function<bool()>& cancelled);
 
 }  // namespace stasis::criu

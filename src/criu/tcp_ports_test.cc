@@ -15,94 +15,9 @@
 #include <thread>
 
 #include "base/fd.h"
-#include "base/file.h"
-#include "criu/files.pb.h"
 
 namespace stasis::criu {
 namespace {
-
-constexpr uint32_t kInetSocket = 4, kTcp = 6, kUdp = 17;
-
-image::FileEntry Socket(int family, uint32_t proto, uint32_t port,
-                        const std::vector<uint32_t>& address) {
-  image::FileEntry file;
-  file.set_type(kInetSocket);
-  auto* socket = file.mutable_isk();
-  socket->set_family(static_cast<uint32_t>(family));
-  socket->set_proto(proto);
-  socket->set_state(TCP_LISTEN);
-  socket->set_src_port(port);
-  socket->set_dst_port(0);
-  for (uint32_t word : address) socket->add_src_addr(word);
-  return file;
-}
-
-std::string Image(const std::vector<image::FileEntry>& files) {
-  std::string bytes;
-  auto append = [&](uint32_t number) {
-    bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
-  };
-  append(0x54564319);
-  append(0x56303138);
-  for (const auto& file : files) {
-    append(static_cast<uint32_t>(file.ByteSizeLong()));
-    bytes += file.SerializeAsString();
-  }
-  return bytes;
-}
-
-Result<std::vector<TcpPort>> PortsOf(const std::string& bytes) {
-  UniqueFd file(::memfd_create("files.img", MFD_CLOEXEC));
-  STASIS_TRY(WriteAll(file.get(), bytes));
-  return TcpPortsToBind(file.get(), bytes.size());
-}
-
-std::vector<std::string> Names(const std::vector<image::FileEntry>& files) {
-  auto ports = PortsOf(Image(files));
-  if (!ports) return {ports.error().ToString()};
-  std::vector<std::string> names;
-  for (const auto& port : *ports) names.push_back(ToString(port));
-  return names;
-}
-
-TEST(TcpPorts, IncludeAllBoundSockets) {
-  const uint32_t local = htonl(INADDR_LOOPBACK);
-  image::FileEntry connection = Socket(AF_INET, kTcp, 1, {local});
-  connection.mutable_isk()->set_dst_port(2);
-  image::FileEntry no_socket;
-  no_socket.set_type(1);
-  EXPECT_EQ(Names({connection, no_socket, Socket(AF_INET, kUdp, 3, {local}),
-                   Socket(AF_INET, kTcp, 0, {0}), Socket(AF_INET, kTcp, 4711, {local}),
-                   Socket(AF_INET, kTcp, 4711, {local})}),
-            std::vector<std::string>{"127.0.0.1:4711"});
-  EXPECT_EQ(Names({Socket(AF_INET, kTcp, 80, {0})}), std::vector<std::string>{"0.0.0.0:80"});
-  EXPECT_EQ(Names({Socket(AF_INET6, kTcp, 65535, {0, 0, 0, htonl(1)})}),
-            std::vector<std::string>{"[::1]:65535"});
-}
-
-TEST(TcpPorts, AnUnknownFormatIsRejected) {
-  const uint32_t any = 0;
-  const std::vector<image::FileEntry> bad = {
-      Socket(AF_INET, kTcp, 65536, {any}), Socket(AF_INET6, kTcp, 80, {any}),
-      Socket(AF_INET, kTcp, 80, {}), Socket(AF_UNIX, kTcp, 80, {any})};
-  for (const auto& file : bad) EXPECT_FALSE(PortsOf(Image({file})));
-  std::string bytes = Image({Socket(AF_INET, kTcp, 80, {any})});
-  for (size_t size = 9; size < bytes.size(); ++size) {
-    EXPECT_FALSE(PortsOf(bytes.substr(0, size))) << size;
-  }
-  EXPECT_FALSE(PortsOf(""));
-}
-
-// A large image, like that of a program with a million files. It is read in parts, and some entries
-// lie in two parts.
-TEST(TcpPorts, AreFoundInAnImageOfAnySize) {
-  std::vector<image::FileEntry> files;
-  for (int i = 0; i < 70; ++i) {
-    files.push_back(Socket(AF_INET, kTcp, static_cast<uint32_t>(4711 + i), {0}));
-    files.back().mutable_isk()->set_ifname(std::string(1'000'000 + static_cast<size_t>(i), 'x'));
-  }
-  EXPECT_EQ(Names(files).size(), 70u);
-}
 
 // A socket that listens without SO_REUSEADDR, and one connection that this side closed first.
 class ClosedFirst : public testing::Test {
@@ -141,7 +56,7 @@ class ClosedFirst : public testing::Test {
   }
 
   UniqueFd listener_;
-  TcpPort port_;
+  InetPort port_;
 };
 
 TEST_F(ClosedFirst, IsNotDroppedWithoutTimeOrWhenCancelled) {

@@ -92,4 +92,12 @@ const UnixSocket* UnixSockets::Find(uint64_t inode) const {
   return at == sockets_.end() ? nullptr : &at->second;
 }
 
+std::set<uint64_t> UnixSockets::WithName(const std::string& name) const {
+  std::set<uint64_t> inodes;
+  for (const auto& [inode, socket] : sockets_) {
+    if (socket.name == name) inodes.insert(inode);
+  }
+  return inodes;
+}
+
 }  // namespace stasis::criu

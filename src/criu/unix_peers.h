@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 
 #include "base/result.h"
@@ -23,6 +24,8 @@ class UnixSockets {
 
   // Returns null if there is no such socket.
   const UnixSocket* Find(uint64_t inode) const;
+  // Returns the inodes of all sockets with this name.
+  std::set<uint64_t> WithName(const std::string& name) const;
 
  private:
   std::map<uint64_t, UnixSocket> sockets_;

@@ -133,7 +133,7 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
   RestoreRun run(session, *reader, restore, std::move(held), std::move(map), std::move(criu_path),
                  options.ignore_memory);
   STASIS_TRY(run.AddExpectedData());
-  if (!restore.held) STASIS_TRY(run.CheckNetwork());
+  if (!restore.held) STASIS_TRY(run.CheckNeighbours(options.dry_run));
   if (options.dry_run) {
     Plan plan = run.MakePlan();
     return Execute(session, {}, plan, options, std::move(result));

@@ -31,6 +31,8 @@ struct RestoreOptions {
   std::string gpu_map;     // "OLD=NEW,...", or "auto": replace GPUs that are missing
   std::string granted;     // the GPUs that the program may use; "auto" chooses among these
   bool new_pidns = false;  // restore into a new pid namespace whose init process is the shim
+  // With new_pidns: lets the program write to files that other programs have open for writing.
+  bool share_files = false;
   // Skips the checks of the image's origin and owners (checks/image_trust.h).
   bool trust_image = false;
   // True if another program drives CRIU (hold.h). The image then contains GPU data only, and the

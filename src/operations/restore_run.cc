@@ -13,7 +13,6 @@
 #include "checkpoint/program_pids.h"
 #include "checkpoint/teardown.h"
 #include "checks/image_trust.h"
-#include "checks/nccl_neighbours.h"
 #include "criu/amd_plugin.h"
 #include "device/device_nodes.h"
 #include "device/hip/criu_plugin.h"
@@ -91,33 +90,6 @@ Phase RestoreRun::ImageVerify() {
                                                        /*trusted=*/!options_.held);
         return checkpoint::PutBackAgentLibraries(reader_, source);
       }};
-}
-
-Status RestoreRun::CheckNetwork() {
-  // CRIU restores a network namespace in the image as a new one, whose ports and sockets cannot
-  // conflict with those of this process's namespace.
-  for (const auto& file : manifest().files) {
-    if (file.path.starts_with("cpu/netns-")) return {};
-  }
-  auto not_checked = [&](const char* what, const Error& why) -> Status {
-    notes_.push_back(std::string(what) + " were not checked: " + why.ToString() + ".");
-    return {};
-  };
-  constexpr char kAll[] = "The program's ports, and other jobs that use NCCL,";
-  auto files = reader_.OpenFile("cpu/files.img");
-  // Files that cannot be read are reported by image-verify, not here.
-  if (!files) return not_checked(kAll, files.error());
-  auto nccl = checks::HasCommunicators(files->fd.get(), files->size_bytes);
-  if (!nccl) return not_checked(kAll, nccl.error());
-  if (*nccl) {
-    STASIS_TRY(checks::RefuseNcclNeighbours(
-        session_.services, manifest(), map_,
-        "suspend the other job first, without --keep-context, or end it"));
-  }
-  auto ports = criu::TcpPortsToBind(files->fd.get(), files->size_bytes);
-  if (!ports) return not_checked("The program's ports", ports.error());
-  ports_ = std::move(*ports);
-  return {};
 }
 
 Phase RestoreRun::Ports() {

@@ -24,6 +24,7 @@
 #include "base/caller.h"
 #include "base/deadline.h"
 #include "checkpoint/cpu_files.h"
+#include "checks/collisions.h"
 #include "criu/client.h"
 #include "criu/stdio.h"
 #include "criu/tcp_ports.h"
@@ -66,9 +67,11 @@ class RestoreRun {
   Status ClaimJob();
   // Lists the image's GPU data, which it reads from the manifest. Call it once, before MakePlan.
   Status AddExpectedData();
-  // Refuses a restore that would endanger another NCCL job, and finds the ports that the program
-  // needs. Call it once, before MakePlan.
-  Status CheckNetwork();
+  // Refuses a restore that would endanger another NCCL job, or whose program would collide with
+  // another one (checks/collisions.h), and finds the TCP ports that the program needs. Claims the
+  // program's names, so that no other restore takes them, unless `dry_run`. Call it once, before
+  // MakePlan.
+  Status CheckNeighbours(bool dry_run);
   plan::Plan MakePlan();
   plan::Operation MakeOperation(plan::Operation base);
   const std::string& job() const { return job_; }
@@ -108,6 +111,7 @@ class RestoreRun {
   // Returns true if the program has ended with exit code 0.
   bool HasFinished() const;
   Status CheckNoneEnded() const;
+  Status CheckNames(const criu::RestoredNames& names, bool dry_run);
   // Returns true if CRIU reads copies of the image's files: pages must be unpacked, and the files
   // of a user who is not root must be adapted.
   bool makes_cpu_files() const { return checkpoint::NeedsCpuFiles(manifest()) || !caller_.root(); }
@@ -146,7 +150,8 @@ class RestoreRun {
   process::ProcessId root_;
   gpu_state::Processes processes_;
   std::vector<gpu_state::SharedResume::Returned> returned_;  // the same processes
-  std::vector<criu::TcpPort> ports_;                         // ports that CRIU will bind
+  std::vector<criu::InetPort> ports_;                        // ports that CRIU will bind
+  std::optional<checks::NameClaims> names_taken_;            // held until the restore has ended
   std::vector<std::string> notes_;
   std::string why_arenas_;  // why data-load does not read an image in a folder; or empty
   std::optional<store::UnitNames> names_;  // if data-load may check by hashes

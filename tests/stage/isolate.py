@@ -62,6 +62,12 @@ def _own_network():
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", 0x41))
 
 
+def enter_network():
+    """Moves this process, a child of the test, to another network."""
+    _checked(_libc.unshare(CLONE_NEWNET), "unshare")
+    _own_network()
+
+
 def _own_mounts(keep):
     """Mounts empty directories over PRIVATE_FOLDERS; paths in `keep` stay visible below them."""
     mount("", "/", flags=MS_REC | MS_PRIVATE)
