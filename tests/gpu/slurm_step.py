@@ -78,6 +78,15 @@ class Samples(threading.Thread):
         self.join()
         demand(self.error is None, f"the GPU's memory cannot be read: {self.error}")
 
+    def steps(self, began, floor):
+        """Returns [seconds, MiB above the floor] whenever the memory had changed by 64 MiB."""
+        found = []
+        for at, used in self.rows:
+            mib = (used - floor) // MIB
+            if not found or abs(mib - found[-1][1]) >= 64:
+                found.append([round(at - began, 3), mib])
+        return found
+
     def first_below(self, limit):
         """Returns when the memory fell to the limit for good; None if it did not."""
         found = None
@@ -155,6 +164,7 @@ class Task:
             self.report.number(f"{what} to a GPU without any context:", whole - began, "s")
         self.report.number(f"{what} to exit code {DUMPED_CODE}:", ended - began, "s")
         self.account()
+        self.report.accounts.append({"subject": JOB, "what": "memory", "account": samples.steps(began, self.empty)})
         demand(good or SOFT, f"the GPU was empty after {left - began:.2f} s")
         return ""
 
