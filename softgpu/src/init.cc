@@ -1,9 +1,14 @@
 // cuInit: connects to the broker, selects the visible devices and starts the restore thread.
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <new>
@@ -73,6 +78,23 @@ void AfterForkInChild() {
   driver().broker.AbandonAfterFork();
 }
 
+// The real driver listens on a socket of this name, which contains the pid namespace and the pid.
+// Nothing connects to this one. Kept for the life of the process; a copy of the process that CRIU
+// restores has it too.
+void OpenDriverSocket() {
+  struct stat space;
+  if (stat("/proc/self/ns/pid", &space) != 0) return;
+  sockaddr_un address{AF_UNIX, {}};
+  // A zero byte before and one after the name.
+  const int length = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1,
+                              "cuda-uvmfd-%llu-%d", (unsigned long long)space.st_ino, getpid());
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const socklen_t size = socklen_t(offsetof(sockaddr_un, sun_path)) + socklen_t(length) + 2;
+  if (fd < 0 || bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(fd, 1) != 0) {
+    if (fd >= 0) close(fd);
+  }
+}
+
 CUresult g_result = CUDA_ERROR_NOT_INITIALIZED;
 std::atomic<pid_t> g_init_pid{0};
 
@@ -87,6 +109,7 @@ CUresult Initialise() {
   }
   pthread_atfork(nullptr, nullptr, AfterForkInChild);
   if (CUresult r = StartRestoreThread(hip); r != CUDA_SUCCESS) return r;
+  if (!hip) OpenDriverSocket();
   driver().initialised.store(true);
   return CUDA_SUCCESS;
 }

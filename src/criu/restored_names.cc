@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <set>
+#include <string_view>
 
 #include "criu/files.pb.h"
 #include "criu/image_entries.h"
@@ -15,7 +16,8 @@ namespace stasis::criu {
 namespace {
 
 enum FileType : uint32_t { kRegularFile = 1, kInetSocket = 4, kUnixSocket = 5 };
-constexpr size_t kMaxNames = 65536;  // of each kind; a real program has a few
+constexpr std::string_view kDriverSocket = "cuda-uvmfd-";  // after "@" or a zero byte
+constexpr size_t kMaxNames = 65536;                        // of each kind; a real program has a few
 
 tl::unexpected<Error> BadEntry(const char* what) {
   return Fail(Code::kInternal, Domain::kCriu, 0,
@@ -85,6 +87,28 @@ class Names {
 };
 
 }  // namespace
+
+bool UnixName::IsOfDriver() const {
+  return path.empty() && name.substr(0, 1) == "@" && name.substr(1).starts_with(kDriverSocket);
+}
+
+Status SetPidNamespace(const std::string& images_dir, uint64_t number) {
+  return ChangeEntries(images_dir + "/files.img", kFilesImage, [&](std::string& bytes) -> Status {
+    image::FileEntry file;
+    if (!file.ParseFromString(bytes)) return BadEntry("an entry");
+    if (file.type() != kUnixSocket || !file.has_usk()) return {};
+    std::string name = file.usk().name();
+    if (name.empty() || name[0] != '\0' ||
+        name.compare(1, kDriverSocket.size(), kDriverSocket) != 0)
+      return {};
+    const size_t begin = 1 + kDriverSocket.size(), end = name.find('-', begin);
+    if (end == std::string::npos) return {};
+    name.replace(begin, end - begin, std::to_string(number));
+    file.mutable_usk()->set_name(name);
+    bytes = file.SerializeAsString();
+    return {};
+  });
+}
 
 Result<RestoredNames> ReadRestoredNames(int files_img, uint64_t size_bytes) {
   Names names;

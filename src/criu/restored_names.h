@@ -15,6 +15,10 @@ struct UnixName {
   std::string name;  // as the kernel reports it: "/run/x.sock", "x.sock" or "@abstract"
   std::string path;  // absolute; empty if the name is abstract
 
+  // Returns true for the CUDA driver's own socket, "@cuda-uvmfd-NAMESPACE-PID", with the number of
+  // the process's pid namespace.
+  bool IsOfDriver() const;
+
   auto operator<=>(const UnixName&) const = default;
 };
 
@@ -34,5 +38,10 @@ struct RestoredNames {
 // Reads the names from CRIU's files.img, each once. Returns kInternal if the format is not that of
 // CRIU 4.
 Result<RestoredNames> ReadRestoredNames(int files_img, uint64_t size_bytes);
+
+// Writes the number of a pid namespace (process::ReadNamespace) into the names of the driver's
+// sockets in files.img, durably. Several copies of a program, in pid namespaces of their own, could
+// not have the same name in one network namespace.
+Status SetPidNamespace(const std::string& images_dir, uint64_t number);
 
 }  // namespace stasis::criu

@@ -7,6 +7,9 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
+#include <cstdlib>
+#include <filesystem>
+
 #include "base/fd.h"
 #include "base/file.h"
 #include "criu/files.pb.h"
@@ -84,6 +87,38 @@ TEST(RestoredNames, AnUnknownFormatIsRejected) {
     EXPECT_FALSE(Read(bytes.substr(0, size))) << size;
   }
   EXPECT_FALSE(Read(""));
+}
+
+TEST(SetPidNamespace, RenamesTheDriversSocketOnly) {
+  auto unix_socket = [](const std::string& name) {
+    image::FileEntry file;
+    file.set_type(5);
+    file.mutable_usk()->set_type(SOCK_STREAM);
+    file.mutable_usk()->set_state(TCP_LISTEN);
+    file.mutable_usk()->set_name(name);
+    return file;
+  };
+  using namespace std::string_literals;
+  std::string folder = ::testing::TempDir() + "set-pid-namespace-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const std::string path = folder + "/files.img";
+  const image::FileEntry port = Socket(AF_INET, kTcp, 80, {0});
+  const std::string before =
+      Image({port, unix_socket("\0cuda-uvmfd-4026531836-1140\0"s), unix_socket("\0cuda-uvmfd-"s),
+             unix_socket("\0other-4026531836-1"s), unix_socket("cuda-uvmfd-1-2")});
+  ASSERT_TRUE(WriteFileDurably(path, before));
+  ASSERT_TRUE(SetPidNamespace(folder, 12));
+  auto after = ReadFile(path, before.size());
+  ASSERT_TRUE(after);
+  EXPECT_EQ(*after,
+            Image({port, unix_socket("\0cuda-uvmfd-12-1140\0"s), unix_socket("\0cuda-uvmfd-"s),
+                   unix_socket("\0other-4026531836-1"s), unix_socket("cuda-uvmfd-1-2")}));
+  auto names = Read(*after);
+  ASSERT_TRUE(names);
+  int of_driver = 0;
+  for (const auto& name : names->unix_sockets) of_driver += name.IsOfDriver();
+  EXPECT_EQ(of_driver, 2);
+  std::filesystem::remove_all(folder);
 }
 
 // A large image, like that of a program with a million files. It is read in parts, and some entries

@@ -31,6 +31,10 @@ Status RestoreRun::CheckNeighbours(bool dry_run) {
   }
   auto names = criu::ReadRestoredNames(files->fd.get(), files->size_bytes);
   if (!names) return not_checked("The program's ports and files", names.error());
+  if (options_.new_pidns) {
+    // Each pid namespace has its own (criu::SetPidNamespace).
+    std::erase_if(names->unix_sockets, [](const auto& socket) { return socket.IsOfDriver(); });
+  }
   STASIS_TRY(CheckNames(*names, dry_run));
   ports_ = std::move(names->tcp);
   return {};
