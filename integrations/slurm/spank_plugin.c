@@ -294,26 +294,51 @@ static char** without_loader_variables(char** environment) {
   return kept;
 }
 
-/* Runs ROOT/bin/stasis with a user's rights, for 20 seconds at most. */
+static void on_alarm(int signal) { (void)signal; } /* interrupts waitpid() */
+
+static void kill_children(void) {
+  FILE* children = fopen("/proc/thread-self/children", "re");
+  if (children == NULL) return;
+  for (int pid = 0; fscanf(children, "%d", &pid) == 1;) kill(pid, SIGKILL);
+  fclose(children);
+}
+
+/* Becomes the user and runs a command of Stasis. */
+static void exec_stasis(char* const* words, uid_t user, gid_t group, char** environment) {
+  const int null = open("/dev/null", O_RDWR);
+  for (int fd = 0; fd < 3; ++fd) dup2(null, fd);
+  if (setgroups(1, &group) == 0 && setresgid(group, group, group) == 0 &&
+      setresuid(user, user, user) == 0 && chdir("/") == 0) {
+    execve(words[0], words, environment);
+  }
+  _exit(127);
+}
+
+/* Runs ROOT/bin/stasis with a user's rights. A step that does not end would drain its node, and
+ * slurmstepd may have left the control group of the job. Therefore the command has 20 seconds, and
+ * no process that it has started outlives it. */
 static void run_stasis(const char* path, const char* word1, const char* word2, uid_t user,
                        gid_t group, char** environment) {
   char* const words[] = {(char*)path, "-q", "--no-daemon", (char*)word1, (char*)word2, NULL};
-  const pid_t child = fork();
-  if (child == 0) {
-    const int null = open("/dev/null", O_RDWR);
-    for (int fd = 0; fd < 3; ++fd) dup2(null, fd);
+  const pid_t keeper = fork();
+  if (keeper == 0) {
+    const struct sigaction interrupt = {.sa_handler = on_alarm};
     sigset_t none;
     sigemptyset(&none);
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0 || sigaction(SIGALRM, &interrupt, NULL) != 0)
+      _exit(1);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    signal(SIGALRM, SIG_DFL);
-    alarm(20); /* stays over exec; a step that does not end would drain its node */
-    if (setgroups(1, &group) == 0 && setresgid(group, group, group) == 0 &&
-        setresuid(user, user, user) == 0 && chdir("/") == 0) {
-      execve(path, words, environment);
-    }
-    _exit(127);
+    const pid_t child = fork(); /* without the alarm */
+    if (child == 0) exec_stasis(words, user, group, environment);
+    alarm(20);
+    if (child > 0) waitpid(child, NULL, 0);
+    alarm(5);
+    do {
+      kill_children();
+    } while (waitpid(-1, NULL, 0) > 0);
+    _exit(0);
   }
-  while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR) {
+  while (keeper > 0 && waitpid(keeper, NULL, 0) < 0 && errno == EINTR) {
   }
 }
 

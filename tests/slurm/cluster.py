@@ -78,7 +78,7 @@ class Cluster:
 
     def __init__(self, build, kill_wait=30, requeues=10):
         self.requeues = requeues
-        self.world = World(build, devices=2, uid=ALICE)
+        self.world = World(build, devices=2, memory="512M", uid=ALICE)
         self.folder = self.world.folder / "slurm"
         self.kill_wait = kill_wait
         # Control groups of nodes are named after them, and other tests may run at the same time.

@@ -79,9 +79,9 @@ def preempted_at_once(cluster):
 
 
 def preempt(cluster, job):
-    """Submits a job that needs the memory of the job's GPU, and checks that the job continues afterwards."""
+    """Submits a job that needs almost all memory of the job's GPU, and checks that the job continues afterwards."""
     began = time.monotonic()
-    taker = cluster.submit(script(cluster, "{workloads}/counter --memory 900M --rounds 2"), GPU,
+    taker = cluster.submit(script(cluster, "{workloads}/counter --memory 460M --rounds 2"), GPU,
                            "--partition=high", f"--nodelist={cluster.nodes[0]}", "--mem=0")
     taker.await_state("RUNNING", "COMPLETED")
     print(f"   the other job runs {time.monotonic() - began:.1f} s after it was submitted")
