@@ -13,6 +13,8 @@
  *                         and this one, across the change of user ids
  *   task_init             as the user: keeps this one only, and starts the launcher
  *
+ *   exit                  in slurmstepd, after the tasks: frees memory that a killed task has left
+ *
  * If the first one fails, the task runs without Stasis and without the capability. If the second
  * one fails, the task fails. The reason is in slurmd's log and in the task's output.
  *
@@ -20,8 +22,11 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
 #include <linux/capability.h>
 #include <linux/securebits.h>
+#include <signal.h>
 #include <slurm/slurm.h>
 #include <slurm/spank.h>
 #include <stdbool.h>
@@ -31,6 +36,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 SPANK_PLUGIN(stasis, 1)
@@ -273,5 +279,96 @@ int slurm_spank_task_init(spank_t spank, int count, char** words) {
     slurm_error("stasis: cannot prepare the task");
     return -1;
   }
+  return 0;
+}
+
+/* Removes variables of the dynamic loader from an environment. */
+static char** without_loader_variables(char** environment) {
+  size_t names = 0;
+  while (environment[names] != NULL) ++names;
+  char** kept = calloc(names + 1, sizeof *kept);
+  if (kept == NULL) return NULL;
+  for (size_t i = 0, at = 0; i < names; ++i) {
+    if (strncmp(environment[i], "LD_", 3) != 0) kept[at++] = environment[i];
+  }
+  return kept;
+}
+
+static void on_alarm(int signal) { (void)signal; } /* interrupts waitpid() */
+
+static void kill_children(void) {
+  FILE* children = fopen("/proc/thread-self/children", "re");
+  if (children == NULL) return;
+  for (int pid = 0; fscanf(children, "%d", &pid) == 1;) kill(pid, SIGKILL);
+  fclose(children);
+}
+
+/* Becomes the user and runs a command of Stasis. */
+static void exec_stasis(char* const* words, uid_t user, gid_t group, char** environment) {
+  const int null = open("/dev/null", O_RDWR);
+  for (int fd = 0; fd < 3; ++fd) dup2(null, fd);
+  if (setgroups(1, &group) == 0 && setresgid(group, group, group) == 0 &&
+      setresuid(user, user, user) == 0 && chdir("/") == 0) {
+    execve(words[0], words, environment);
+  }
+  _exit(127);
+}
+
+/* Runs ROOT/bin/stasis with a user's rights. A step that does not end would drain its node, and
+ * slurmstepd may have left the control group of the job. Therefore the command has 20 seconds, and
+ * no process that it has started outlives it. */
+static void run_stasis(const char* path, const char* word1, const char* word2, uid_t user,
+                       gid_t group, char** environment) {
+  char* const words[] = {(char*)path, "-q", "--no-daemon", (char*)word1, (char*)word2, NULL};
+  const pid_t keeper = fork();
+  if (keeper == 0) {
+    const struct sigaction interrupt = {.sa_handler = on_alarm};
+    sigset_t none;
+    sigemptyset(&none);
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0 || sigaction(SIGALRM, &interrupt, NULL) != 0)
+      _exit(1);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    const pid_t child = fork(); /* without the alarm */
+    if (child == 0) exec_stasis(words, user, group, environment);
+    alarm(20);
+    if (child > 0) waitpid(child, NULL, 0);
+    alarm(5);
+    do {
+      kill_children();
+    } while (waitpid(-1, NULL, 0) > 0);
+    _exit(0);
+  }
+  while (keeper > 0 && waitpid(keeper, NULL, 0) < 0 && errno == EINTR) {
+  }
+}
+
+/* A task that was killed, such as one that was cancelled while it was suspended, has left its GPU
+ * data in memory of the node, which no job is charged for any more. */
+int slurm_spank_exit(spank_t spank, int count, char** words) {
+  (void)count;
+  (void)words;
+  if (spank_context() != S_CTX_REMOTE || !is_wanted(spank)) return 0;
+  char gpus[NAME_SIZE], path[PATH_SIZE];
+  if (spank_getenv(spank, "SLURM_JOB_GPUS", gpus, sizeof gpus) != ESPANK_SUCCESS &&
+      spank_getenv(spank, "SLURM_STEP_GPUS", gpus, sizeof gpus) != ESPANK_SUCCESS) {
+    return 0;
+  }
+  static const char kLauncher[] = "/libexec/stasis-step";
+  const size_t length = strlen(launcher), ending = sizeof kLauncher - 1;
+  if (length < ending || strcmp(launcher + length - ending, kLauncher) != 0) return 0;
+  snprintf(path, sizeof path, "%.*s/bin/stasis", (int)(length - ending), launcher);
+  uid_t user = 0;
+  gid_t group = 0;
+  char** environment = NULL;
+  if (spank_get_item(spank, S_JOB_UID, &user) != ESPANK_SUCCESS ||
+      spank_get_item(spank, S_JOB_GID, &group) != ESPANK_SUCCESS ||
+      spank_get_item(spank, S_JOB_ENV, &environment) != ESPANK_SUCCESS) {
+    return 0;
+  }
+  char** kept = without_loader_variables(environment);
+  if (kept == NULL) return 0;
+  run_stasis(path, "recover", NULL, user, group, kept);
+  run_stasis(path, "arena", "free", user, group, kept);
+  free(kept);
   return 0;
 }

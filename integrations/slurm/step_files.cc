@@ -8,7 +8,7 @@
 namespace stasis::slurm {
 namespace {
 
-constexpr std::string_view kSlurm = "SLURM_";
+constexpr std::string_view kSlurm = "SLURM";  // SLURM_JOB_ID, SLURMD_NODENAME
 
 // Returns the value of a variable; empty if it is not set.
 std::string ValueOf(char* const* environment, std::string_view name) {

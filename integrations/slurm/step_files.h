@@ -1,7 +1,7 @@
 // The files of a task in Stasis's state folder, STATE/slurm/, which all nodes share:
 //
 //   JOB           a copy of the batch script
-//   JOB.env/NAME  the SLURM_* variables of the task's current step, one file for each
+//   JOB.env/NAME  the SLURM* variables of the task's current step, one file for each
 //   JOB.log       what stasis-step and its commands have reported; a step whose srun has ended
 //                 cannot print it any more
 #pragma once

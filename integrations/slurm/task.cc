@@ -8,6 +8,9 @@ namespace stasis::slurm {
 namespace {
 
 using nlohmann::json;
+
+// Exit code of a command whose target is busy with another operation.
+constexpr int kBusyCode = 7;
 using Words = std::vector<std::string>;
 
 // Returns a member of a JSON object; null if there is none.
@@ -120,8 +123,9 @@ bool Task::Dump() {
   } else {
     words.insert(words.end(), {"--to", options_.user.to});
   }
+  dump_code_ = commands_.Run(words);
   // The dump may have succeeded although a later step has failed, such as a copy to a repository.
-  dumped_ = commands_.Run(words) == 0 || ReadJob().state == "dumped";
+  dumped_ = dump_code_ == 0 || ReadJob().state == "dumped";
   return dumped_;
 }
 
@@ -131,6 +135,8 @@ void Task::Terminate() {
   commands_.CancelBackground();
   if (!ReadJob().HasProgram()) return StopStart();
   if (Dump()) return;
+  // The program runs already, but its restore may not have ended.
+  if (dump_code_ == kBusyCode && options_.restarts > 0) return StopStart();
   terminating_ = true;
   // A suspended program could not use its GPU to shut down.
   if (suspended_) suspended_ = commands_.Run({"resume", options_.job}) != 0;

@@ -79,6 +79,7 @@ class Task {
   Commands& commands_;
   bool suspended_ = false;
   bool dumped_ = false;
+  int dump_code_ = 0;                // exit code of the last dump
   bool terminating_ = false;         // SIGTERM was passed on
   bool restores_ended_job_ = false;  // the job's program had ended before this task restored it
   std::optional<int> exit_code_;

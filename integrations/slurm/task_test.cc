@@ -25,7 +25,7 @@ class FakeCommands : public Commands {
     const std::string line = Joined(args);
     log.push_back(line);
     for (const std::string& verb : failing) {
-      if (args[0] == verb) return 1;
+      if (args[0] == verb) return failing_code;
     }
     if (args[0] == "dump") state = "dumped";
     if (args[0] == "delete") state = "absent";
@@ -48,6 +48,7 @@ class FakeCommands : public Commands {
   void KillAttached() override {
     log.emplace_back("killed");
     state = state_after_kill;
+    if (failing_code == 7) failing.clear();  // the restore has ended
   }
   void StartBackground(const Words& args) override {
     log.push_back("beside: " + Joined(args));
@@ -60,6 +61,7 @@ class FakeCommands : public Commands {
 
   Words log;
   Words failing;
+  int failing_code = 1;
   bool has_image = true;
   bool beside = false;  // a dump beside the program is in progress
   std::string state = "absent", state_after_kill = "dumped", code = "null";
@@ -234,6 +236,27 @@ TEST_F(TaskTest, TermAtTheEndOfARestoreDumpsAgain) {
   EXPECT_THAT(commands_.log,
               ElementsAre("killed", "recover", "dump slurm-7.0.0 --keep 2", "arena free"));
   EXPECT_EQ(task_->exit_code(), 75);
+}
+
+TEST_F(TaskTest, DumpIsTriedAgainIfARestoreHasNotEnded) {
+  for (int restarts : {0, 1}) {
+    Make("", restarts);
+    commands_.failing.clear();
+    commands_.state = "dumped";
+    Running();
+    commands_.state_after_kill = "running";
+    commands_.failing = {"dump"};
+    commands_.failing_code = 7;
+    task_->OnSignal(SIGTERM);
+    if (restarts == 0) {
+      EXPECT_THAT(commands_.log,
+                  ElementsAre("dump slurm-7.0.0 --keep 2", "kill --only --signal 15 slurm-7.0.0"));
+      continue;
+    }
+    EXPECT_THAT(commands_.log, ElementsAre("dump slurm-7.0.0 --keep 2", "killed", "recover",
+                                           "dump slurm-7.0.0 --keep 2", "arena free"));
+    EXPECT_EQ(task_->exit_code(), 75);
+  }
 }
 
 TEST_F(TaskTest, TermDuringARestoreOfAnEndedJobIsNoSuccess) {

@@ -78,7 +78,7 @@ class Cluster:
 
     def __init__(self, build, kill_wait=30, requeues=10):
         self.requeues = requeues
-        self.world = World(build, devices=2, uid=ALICE)
+        self.world = World(build, devices=2, memory="512M", uid=ALICE)
         self.folder = self.world.folder / "slurm"
         self.kill_wait = kill_wait
         # Control groups of nodes are named after them, and other tests may run at the same time.
@@ -289,6 +289,7 @@ class Job:
         self.id = job_id
         self.path = self.cluster.world.folder / f"{job_id}.out"
         self.answers = {}  # the last one of each counter
+        self._last_state, self._ended_s = "PENDING", 0
 
     def of_array(self, task):
         """Returns the job of this task, if this is an array, once it has started."""
@@ -306,7 +307,11 @@ class Job:
 
     def state(self):
         self.cluster.world.reap()  # a killed program's pid is taken until then
-        return self.field("JobState")
+        state = self.field("JobState")
+        if state == "PENDING" and self._last_state != "PENDING":
+            self._ended_s = int(time.time())
+        self._last_state = state
+        return state
 
     def output(self):
         return processes.text_of(self.path)
@@ -374,8 +379,7 @@ class Job:
     def start_now(self, node=None):
         change = [f"ReqNodeList={node}"] if node else []
         # A job that starts in the second in which it ended fails: "Job credential revoked".
-        ended = int(time.time())
-        wait_until(lambda: int(time.time()) > ended + 1, SOON_S, "the clock stands still")
+        wait_until(lambda: int(time.time()) > self._ended_s + 1, SOON_S, "the clock stands still")
         # Refused if the job has started by itself in the meantime.
         self.cluster.command("scontrol", "update", f"JobId={self.id}", "StartTime=now", *change, check=False)
         self.await_state("RUNNING")

@@ -19,6 +19,9 @@ BATCH = """\
 x=kept
 {workloads}/counter --memory 64M
 echo "after the program: $? $x"
+read now <"$STASIS_SLURM_ENV/SLURM_RESTART_COUNT"
+read node <"$STASIS_SLURM_ENV/SLURMD_NODENAME"
+echo "restarts: ${{SLURM_RESTART_COUNT:-0}}, now $now on $node"
 """
 
 

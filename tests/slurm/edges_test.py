@@ -13,7 +13,7 @@ from processes import wait_until  # noqa: E402
 from world import demand  # noqa: E402
 
 from cluster import ALICE, GPU, SOON_S  # noqa: E402
-from common import BATCH, STEP, expect_gone, finish, images, main, script  # noqa: E402
+from common import BATCH, STEP, arenas, expect_gone, finish, images, main, script  # noqa: E402
 
 
 def expect_continues(job, counters=1):
@@ -135,6 +135,36 @@ def short_kill_wait(cluster):
     finish(cluster, job)
 
 
+def requeued_at_the_end_of_a_restore(cluster):
+    """SIGTERM while the program runs already, but the restore has not ended."""
+    hold = cluster.world.folder / "hold"
+    hold.touch()
+    fault = f'[ "$SLURM_RESTART_COUNT" != 1 ] || export STASIS_FAULT=adopt:after:hold={hold}\n'
+    job = cluster.submit(fault + script(cluster, STEP), GPU)
+    job.expect_count()
+    job.requeue()
+    cluster.world.await_phase("adopt")
+    job.expect_count()
+    job.requeue()
+    job.expect_count()
+    demand("starts over" not in job.output(), job.tell)
+    finish(cluster, job)
+
+
+def cancelled_while_suspended(cluster):
+    """Slurm kills a suspended job without SIGTERM. The memory that has its GPU data is freed all the same."""
+    job = cluster.submit(script(cluster, STEP), GPU)
+    job.expect_count()
+    cluster.command("scontrol", "suspend", job.id)
+    job.await_state("SUSPENDED")
+    wait_until(lambda: arenas(cluster), SOON_S, lambda: f"the GPU data does not leave:\n{job.tell()}")
+    cluster.command("scancel", job.id)
+    job.await_end("CANCELLED")
+    cluster.await_idle()
+    demand(not arenas(cluster), lambda: f"memory is left: {arenas(cluster)}")
+    expect_gone(cluster, job)
+
+
 def nothing_left(cluster):
     """After all jobs, neither a mount, a control group of a job, an image nor a file of a task is left."""
     cluster.await_idle()
@@ -147,7 +177,7 @@ def nothing_left(cluster):
 
 
 TESTS = (two_steps, two_tasks, array, terminal, restarted_node, time_limit, full_disk, memory_limit, short_kill_wait,
-         nothing_left)
+         requeued_at_the_end_of_a_restore, cancelled_while_suspended, nothing_left)
 
 if __name__ == "__main__":
     sys.exit(main(TESTS))

@@ -42,6 +42,8 @@ def requeued(cluster):
     finish(cluster, step, may_run=[batch])
     finish(cluster, batch)
     demand("after the program: 0 kept" in batch.output(), lambda: f"the script:\n{batch.output()}")
+    now = f"restarts: 0, now {cluster.requeues} on {cluster.nodes[jobs.index(batch)]}\n"
+    demand(now in batch.output(), lambda: f"no line {now!r}:\n{batch.output()}")
     print(f"   {2 * cluster.requeues} requeues")
 
 
@@ -77,9 +79,9 @@ def preempted_at_once(cluster):
 
 
 def preempt(cluster, job):
-    """Submits a job that needs the memory of the job's GPU, and checks that the job continues afterwards."""
+    """Submits a job that needs almost all memory of the job's GPU, and checks that the job continues afterwards."""
     began = time.monotonic()
-    taker = cluster.submit(script(cluster, "{workloads}/counter --memory 900M --rounds 2"), GPU,
+    taker = cluster.submit(script(cluster, "{workloads}/counter --memory 460M --rounds 2"), GPU,
                            "--partition=high", f"--nodelist={cluster.nodes[0]}", "--mem=0")
     taker.await_state("RUNNING", "COMPLETED")
     print(f"   the other job runs {time.monotonic() - began:.1f} s after it was submitted")
@@ -157,7 +159,7 @@ def script_with_steps(cluster):
 
 def without_gpu(cluster):
     """A job without GPUs is left alone: the same program, environment and rights as without --stasis."""
-    text = "grep CapEff /proc/self/status; printenv LD_LIBRARY_PATH; ps -o comm= $PPID; env | grep STASIS_TASK"
+    text = "grep CapEff /proc/self/status; printenv LD_LIBRARY_PATH; ps -o comm= $PPID; env | grep STASIS_TASK || true"
     outputs = []
     for options in ((), ("--stasis",)):
         job = cluster.submit(text, *options)
