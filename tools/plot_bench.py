@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Draws the JSON of `stasis bench --json` (standard input) as an SVG image (standard output): the phases of a median
-round, and the shared path beside the driver alone. `stasis bench --svg FILE` runs it."""
+round, and the shared path beside the driver alone; or the stages of restores. `stasis bench --svg FILE` runs it."""
 import json
 import math
 import sys
@@ -91,8 +91,30 @@ def comparison(found, verb):
     return [(name, 0, length, colour, seconds(length)) for name, length, colour in bars]
 
 
+STAGES = [("storage", KINDS[3][0]), ("cpu", KINDS[2][0]), ("gpu", KINDS[0][0]), ("command", KINDS[1][0]), ("first_answer", LIMIT)]
+
+
+def draw_restores(found):
+    """The report of `stasis bench --restore`: the stages of a median restore, for each path and source."""
+    canvas = Canvas()
+    gpu, driver = found["gpu"], found["driver"]
+    canvas.text(20, 26, f"stasis bench --restore: {found['size_bytes'] / 2**30:.1f} GiB on GPU {gpu['index']}, {gpu['name']}",
+                'font-weight="bold" style="font-size:16px"')
+    canvas.text(20, 46, f"driver {driver['kind']} {driver['version']}; stages overlap"
+                + ("" if found["times_mean_something"] else "; on the software GPU the times mean nothing"), 'class="figure"')
+    canvas.y = 54
+    for series in found["series"]:
+        rows = [(name.replace("_", " "), 0, series[name]["median"], colour, seconds(series[name]["median"]))
+                for name, colour in STAGES]
+        canvas.bars(f"{series['path']}, {series['source']}", rows)
+    return canvas.finish()
+
+
 def main():
     found = json.load(sys.stdin)
+    if "series" in found:
+        print(draw_restores(found), end="")
+        return
     canvas = Canvas()
     gpu, driver = found["gpu"], found["driver"]
     canvas.text(20, 26, f"stasis bench: {found['size_bytes'] / 2**30:.1f} GiB on GPU {gpu['index']}, {gpu['name']}",

@@ -1,31 +1,26 @@
 // stasis-bench: runs the measurements of `stasis bench` (cli/verb_bench.cc), which starts it with a
 // BenchRequest as text.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <google/protobuf/text_format.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <exception>
-#include <filesystem>
 
 #include "abi/driver_kinds.h"
 #include "api/result_json.h"
 #include "api/result_message.h"
 #include "base/descriptor_table.h"
-#include "base/file.h"
-#include "base/install_layout.h"
 #include "base/rights.h"
-#include "base/subprocess.h"
+#include "bench/choose_gpu.h"
+#include "bench/plot.h"
 #include "bench/remote_command.h"
 #include "bench/report.h"
 #include "bench/report_text.h"
+#include "bench/restore_command.h"
 #include "cli/interrupts.h"
 #include "cli/table.h"
 #include "cli/verb.h"
-#include "device/gpu_map.h"
-#include "gpu_state/services.h"
 #include "stasis/v1/stasis.pb.h"
 
 namespace stasis::bench {
@@ -36,19 +31,6 @@ using cli::FormatSeconds;
 using cli::FormatTable;
 using cli::Globals;
 using nlohmann::json;
-
-constexpr std::chrono::seconds kPlotTimeout{60};
-
-Result<device::Gpu> ChooseGpu(const Globals& globals, const std::string& meant) {
-  auto control = device::MakeDeviceControl(gpu_state::ControlOptionsOf(globals.settings()));
-  STASIS_ASSIGN(auto driver, control->Driver());
-  if (!driver.can_checkpoint) {
-    return Fail(Code::kUnimplemented, "this machine's driver cannot suspend: " + driver.why_not,
-                "`stasis check` checks this machine");
-  }
-  STASIS_ASSIGN(auto gpus, control->Gpus());
-  return device::FindGpu(meant, gpus);
-}
 
 std::string TimesText(const Measurements& found, const Report& report) {
   const uint64_t bytes = found.size_bytes;
@@ -228,44 +210,6 @@ json ReportJson(const Measurements& found, const Report& report) {
           {"total_s", found.total_s}};
 }
 
-// Reports an unwritable path now, before minutes of work.
-Status CheckWritable(const std::string& path) {
-  if (path.empty()) return {};
-  const std::string folder = std::filesystem::path(AbsolutePath(path)).parent_path();
-  if (::access(folder.c_str(), W_OK) != 0) return FailErrno(errno, "write the plot to " + path);
-  return {};
-}
-
-// Draws the report with stasis-plot, a Python script (tools/plot_bench.py). Replaces an existing
-// file only after the plot is complete.
-Status WritePlot(const std::string& path, const json& report) {
-  STASIS_ASSIGN(const std::string program, LibexecProgram("stasis-plot"));
-  UniqueFd input(::memfd_create("report", MFD_CLOEXEC));
-  if (!input) return FailErrno(errno, "memfd_create");
-  STASIS_TRY(WriteAll(input.get(), report.dump()));
-  if (::lseek(input.get(), 0, SEEK_SET) != 0) return FailErrno(errno, "lseek");
-  UniqueFd output(::memfd_create("plot", MFD_CLOEXEC));
-  if (!output) return FailErrno(errno, "memfd_create");
-  SpawnOptions spawn;
-  spawn.argv = {program};
-  spawn.fds = {{0, input.get()}, {1, output.get()}, {2, STDERR_FILENO}};
-  STASIS_ASSIGN(Subprocess plot, Subprocess::Spawn(spawn));
-  auto ended = plot.Wait(Deadline::In(kPlotTimeout));
-  if (!ended) {
-    plot.Kill(SIGKILL);
-    (void)plot.Wait();
-    return Fail(std::move(ended).error());
-  }
-  if (*ended != 0) {
-    return Fail(Code::kUnavailable, program + " " + DescribeWaitStatus(*ended),
-                "the result is complete; the plot needs python3, and `stasis bench --json` prints "
-                "its data");
-  }
-  STASIS_ASSIGN(const std::string plot_bytes,
-                ReadFile(fmt::format("/proc/self/fd/{}", output.get())));
-  return WriteFileDurably(path, plot_bytes);
-}
-
 Result<Measurements> RunMeasurements(const Globals& globals, const v1::BenchRequest& request) {
   MeasureOptions options;
   options.size_bytes = request.size_bytes();
@@ -285,7 +229,7 @@ Result<Measurements> RunMeasurements(const Globals& globals, const v1::BenchRequ
     };
   }
   STASIS_ASSIGN(options.gpu, ChooseGpu(globals, request.gpu()));
-  STASIS_TRY(CheckWritable(request.svg()));
+  STASIS_TRY(CheckPlotWritable(request.svg()));
   STASIS_ASSIGN(const Paths paths, cli::OpenPaths(globals));
   auto found = Measure(paths, options);
   if (shows) cli::PrintStderr("\r\033[K");
@@ -302,6 +246,7 @@ Status Run(Globals& globals, const std::string& text) {
   STASIS_ASSIGN(globals.config, config::Load());
   if (request.has_remote()) return RunRemoteBench(globals, request);
   cli::CatchInterrupts();
+  if (request.restore()) return RunRestoreBench(globals, request);
   STASIS_ASSIGN(const Measurements found,
                 Annotate(RunMeasurements(globals, request), "cannot measure"));
   const Report report = MakeReport(found);

@@ -26,6 +26,9 @@ constexpr int kDefaultRounds = 7;
 // The defaults with --remote.
 constexpr char kDefaultRemoteSize[] = "8GiB";
 constexpr int kDefaultRemoteRounds = 5;
+// The defaults with --restore.
+constexpr char kDefaultRestoreSize[] = "8GiB";
+constexpr int kDefaultRestoreRounds = 3;
 
 struct BenchOptions {
   std::string size;
@@ -36,6 +39,7 @@ struct BenchOptions {
   std::string svg;
   bool thp = false;
   bool ignore_memory = false;
+  bool restore = false;
   RepositoryFlags remote;
   std::string folder;  // folder of the local image
 };
@@ -65,8 +69,9 @@ Status SetAllocations(const BenchOptions& options, v1::BenchRequest& request) {
 
 Status SetRemote(const BenchOptions& options, v1::BenchRequest& request) {
   if (options.remote.name.empty()) {
-    if (!options.remote.plain && options.folder.empty()) return {};
-    return FailUsage("--plain and --dir are for a repository: name it with --remote");
+    if (!options.remote.plain && (options.folder.empty() || options.restore)) return {};
+    return FailUsage(
+        "--plain is for a repository: name it with --remote; --dir is for --remote and --restore");
   }
   STASIS_ASSIGN(*request.mutable_remote(), options.remote.ToMessage());
   if (!options.folder.empty()) request.set_store(AbsolutePath(options.folder));
@@ -82,13 +87,17 @@ Result<v1::BenchRequest> RequestOf(const Globals& globals, const BenchOptions& o
   const bool is_remote = !options.remote.name.empty();
   STASIS_ASSIGN(const uint64_t size, ParseSize(!options.size.empty() ? options.size
                                                : is_remote           ? kDefaultRemoteSize
+                                               : options.restore     ? kDefaultRestoreSize
                                                                      : kDefaultSize));
   request.set_size_bytes(size);
   STASIS_TRY(SetRemote(options, request));
-  if (!is_remote) STASIS_TRY(SetAllocations(options, request));
+  if (!is_remote && !options.restore) STASIS_TRY(SetAllocations(options, request));
   request.set_rounds(options.rounds > 0 ? options.rounds
                      : is_remote        ? kDefaultRemoteRounds
+                     : options.restore  ? kDefaultRestoreRounds
                                         : kDefaultRounds);
+  request.set_restore(options.restore);
+  if (options.restore && !options.folder.empty()) request.set_store(AbsolutePath(options.folder));
   request.set_driver_rounds(options.driver_rounds);
   request.set_gpu(options.gpu);
   if (!options.svg.empty()) request.set_svg(AbsolutePath(options.svg));
@@ -115,17 +124,20 @@ Outcome Run(const Globals& globals, const BenchOptions& options) {
 
 void RegisterBench(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<BenchOptions>();
-  auto verb = app.add_subcommand(
-      "bench", "Measure suspend and resume on a GPU, or push and restore with a repository");
-  verb->add_option("--size", options->size,
-                   "GPU memory of the measured program (default: 32GiB; with --remote: 8GiB)");
+  auto verb = app.add_subcommand("bench",
+                                 "Measure suspend and resume on a GPU, dump and restore, or push "
+                                 "and restore with a repository");
+  verb->add_option(
+      "--size", options->size,
+      "GPU memory of the measured program (default: 32GiB; with --remote and --restore: "
+      "8GiB)");
   auto allocation = verb->add_option(
       "--allocation", options->allocations,
       "Size of the program's allocations (default: 1GiB). With several sizes, separated by "
       "commas, the shared path is measured with each");
   allocation->delimiter(',');
   verb->add_option("--rounds", options->rounds,
-                   "Number of warm rounds (default: 7; with --remote: 5)")
+                   "Number of warm rounds (default: 7; with --remote: 5; with --restore: 3)")
       ->range(1, 1000);
   auto driver_rounds = verb->add_option(
       "--driver-rounds", options->driver_rounds,
@@ -144,13 +156,20 @@ void RegisterBench(App app, const std::function<void(Action)>& select) {
       "Instead of a GPU, measure push and restore with a repository, and plain PUTs and GETs for "
       "comparison; REPO is a name (`stasis repo ls`), s3://BUCKET/PREFIX or a folder");
   remote->option_text("REPO");
-  for (Option other : {allocation, driver_rounds, gpu, svg, thp, ignore_memory}) {
+  auto restore = verb->add_flag(
+      "--restore", options->restore,
+      "Instead of suspend and resume, measure dump and restore from the page cache, from memory "
+      "and from the disk, to the program's first answer");
+  for (Option other : {allocation, driver_rounds, gpu, svg, thp, ignore_memory, restore}) {
     remote->excludes(other);
   }
+  restore->excludes(allocation);
+  restore->excludes(thp);
   verb->add_flag("--plain", options->remote.plain,
                  "With a location: the repository there is not encrypted");
   verb->add_option("-d,--dir", options->folder,
-                   "With --remote: the folder for the local image (default: folders.images)")
+                   "With --remote: the folder for the local image; with --restore: the one on the "
+                   "disk (default: folders.images)")
       ->option_text("DIR");
   verb->callback([=] { select([=](const Globals& globals) { return Run(globals, *options); }); });
 }

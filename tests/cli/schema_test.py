@@ -14,13 +14,14 @@ from processes import wait_until  # noqa: E402
 from world import demand  # noqa: E402
 
 # Schemas that belong to no command: shared parts, errors, and a command of another tool.
-NO_VERB = {"operation", "checkpoint", "error", "plugin", "transfer", "migration", "bench-remote", "gpu-report"}
+NO_VERB = {"operation", "checkpoint", "error", "plugin", "transfer", "migration", "bench-remote", "bench-restore",
+           "gpu-report"}
 # Commands that show a program's output or a text, and have no document.
 NO_DOCUMENT = {"attach", "help", "receive"}
-# bench.verb and bench.remote compare the schemas of bench, which takes long, migration.moves that of
+# bench.verb, bench.remote and bench.restore compare the schemas of bench, which takes long, migration.moves that of
 # migrate, and cli.gpu_report that of the conformance checks.
-NOT_RUN = {"operation", "checkpoint", "transfer", "migration", "bench", "bench-remote", "migrate",
-           "gpu-report"}
+NOT_RUN = {"operation", "checkpoint", "transfer", "migration", "bench", "bench-remote", "bench-restore",
+           "migrate", "gpu-report"}
 
 
 def every_field_says_what_it_is(name, schema, at=""):
