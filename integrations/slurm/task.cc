@@ -134,6 +134,9 @@ void Task::Terminate() {
   if (terminating_) return SignalProgram(SIGTERM);
   commands_.CancelBackground();
   if (!ReadJob().HasProgram()) return StopStart();
+  // Empties the GPU before the image is written, which takes longer. The reason of a failure is
+  // that of the dump too, which shows it.
+  if (!suspended_) suspended_ = !commands_.Ask({"suspend", options_.job}).empty();
   if (Dump()) return;
   // The program runs already, but its restore may not have ended.
   if (dump_code_ == kBusyCode && options_.restarts > 0) return StopStart();

@@ -32,6 +32,7 @@ class FakeCommands : public Commands {
     return 0;
   }
   std::string Ask(const Words& args) override {
+    if (args[0] == "suspend") return Run(args) == 0 ? "{}" : "";
     if (args[0] == "checkpoints" && !has_image) return "";
     if (args[0] == "checkpoints") {
       return R"({"checkpoints": [{"kind": "suspend", "image": null, "exists": false},
@@ -141,20 +142,31 @@ TEST_F(TaskTest, TermDumpsAndExitsWith75) {
   Running();
   task_->OnSignal(SIGCONT);  // as Slurm sends it before SIGTERM
   task_->OnSignal(SIGTERM);
-  EXPECT_THAT(commands_.log, ElementsAre("dump slurm-7.0.0 --keep 2"));
+  EXPECT_THAT(commands_.log, ElementsAre("suspend slurm-7.0.0", "dump slurm-7.0.0 --keep 2"));
   EXPECT_FALSE(task_->exit_code());
   task_->OnSignal(SIGTERM);
   task_->OnSignal(SIGUSR1);
   task_->OnAttachedEnd(75);
   EXPECT_EQ(task_->exit_code(), 75);
-  EXPECT_THAT(commands_.log, ElementsAre("dump slurm-7.0.0 --keep 2", "arena free"));
+  EXPECT_THAT(commands_.log,
+              ElementsAre("suspend slurm-7.0.0", "dump slurm-7.0.0 --keep 2", "arena free"));
+}
+
+TEST_F(TaskTest, ProgramThatCannotBeSuspendedIsDumped) {
+  Running();
+  commands_.failing = {"suspend"};
+  task_->OnSignal(SIGTERM);
+  task_->OnAttachedEnd(75);
+  EXPECT_THAT(commands_.log,
+              ElementsAre("suspend slurm-7.0.0", "dump slurm-7.0.0 --keep 2", "arena free"));
+  EXPECT_EQ(task_->exit_code(), 75);
 }
 
 TEST_F(TaskTest, ImageMayGoToARepository) {
   Make("to=fleet,keep=5", 0);
   Running();
   task_->OnSignal(SIGTERM);
-  EXPECT_THAT(commands_.log, ElementsAre("dump slurm-7.0.0 --to fleet"));
+  EXPECT_THAT(commands_.log, ElementsAre("suspend slurm-7.0.0", "dump slurm-7.0.0 --to fleet"));
 }
 
 TEST_F(TaskTest, FailedDumpPassesTermOn) {
@@ -162,7 +174,8 @@ TEST_F(TaskTest, FailedDumpPassesTermOn) {
   commands_.failing = {"dump"};
   task_->OnSignal(SIGTERM);
   EXPECT_THAT(commands_.log,
-              ElementsAre("dump slurm-7.0.0 --keep 2", "kill --only --signal 15 slurm-7.0.0"));
+              ElementsAre("suspend slurm-7.0.0", "dump slurm-7.0.0 --keep 2", "resume slurm-7.0.0",
+                          "kill --only --signal 15 slurm-7.0.0"));
   // The second one is passed on at once.
   commands_.log.clear();
   task_->OnSignal(SIGTERM);
@@ -245,16 +258,17 @@ TEST_F(TaskTest, DumpIsTriedAgainIfARestoreHasNotEnded) {
     commands_.state = "dumped";
     Running();
     commands_.state_after_kill = "running";
-    commands_.failing = {"dump"};
+    commands_.failing = {"suspend", "dump"};
     commands_.failing_code = 7;
     task_->OnSignal(SIGTERM);
     if (restarts == 0) {
-      EXPECT_THAT(commands_.log,
-                  ElementsAre("dump slurm-7.0.0 --keep 2", "kill --only --signal 15 slurm-7.0.0"));
+      EXPECT_THAT(commands_.log, ElementsAre("suspend slurm-7.0.0", "dump slurm-7.0.0 --keep 2",
+                                             "kill --only --signal 15 slurm-7.0.0"));
       continue;
     }
-    EXPECT_THAT(commands_.log, ElementsAre("dump slurm-7.0.0 --keep 2", "killed", "recover",
-                                           "dump slurm-7.0.0 --keep 2", "arena free"));
+    EXPECT_THAT(commands_.log,
+                ElementsAre("suspend slurm-7.0.0", "dump slurm-7.0.0 --keep 2", "killed", "recover",
+                            "dump slurm-7.0.0 --keep 2", "arena free"));
     EXPECT_EQ(task_->exit_code(), 75);
   }
 }
