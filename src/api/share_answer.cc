@@ -96,6 +96,7 @@ std::set<std::string> ShareAnswer::AddPrograms(const std::string& key, uid_t uid
     auto& facts = answer_.survey.programs[id];
     if (program.busy()) continue;
     facts = FactsOf(program, spill_bytes > 0);
+    facts->user = uid;
     for (int i = 0; i < std::min(program.processes_size(), kMaxProcesses); ++i) {
       const process::ProcessId one = IdOf(program.processes(i));
       if (one == root || Claim(one, uid)) watchable.processes.push_back(one);

@@ -56,6 +56,7 @@ TEST_F(ShareAnswerTest, AnHonestProgram) {
   ASSERT_TRUE(facts);
   EXPECT_EQ(facts->memory.at("gpu0").data, 40 * kGiB);
   EXPECT_EQ(facts->memory.at("gpu0").contexts, kGiB);
+  EXPECT_EQ(facts->user, 4001u);
   EXPECT_EQ(facts->obstacle, "");
   EXPECT_EQ(answer.programs.at("4001-a/llama").processes.size(), 2u);
   EXPECT_EQ(answer.programs.at("4001-a/llama").signal_file, "/state/jobs/llama/share");

@@ -331,6 +331,7 @@ Table Coordinator::MakeTable(Time now, bool hopeful) const {
   for (const auto& [id, program] : programs_) {
     sharing::Program row;
     row.id = id;
+    row.user = program.facts.user;
     row.share_class = program.facts.share_class;
     row.state = program.facts.state;
     row.target = IsResumedByHand(id) ? State::kAwake : program.target;

@@ -33,6 +33,7 @@ struct Want {
 
 // A program as its processes, its agents and the records of suspends show it.
 struct Facts {
+  uint32_t user = 0;  // uid
   Class share_class = Class::kInteractive;
   State state = State::kAwake;
   std::map<std::string, Memory> memory;  // by GPU; `asked` is not used

@@ -140,7 +140,8 @@ class Decider {
   // The time from which on the program can be made to leave for `waiting`.
   Time LeavesFrom(const Program& program, const Program& waiting) const {
     if (!TakesTurns(waiting, program)) return IdleFrom(program);
-    if (waiting.by_hand == ByHand::kResume) return table_.now;
+    // Else a user could end the turns of others as often as he likes.
+    if (waiting.by_hand == ByHand::kResume && waiting.user == program.user) return table_.now;
     const Time turn_end = program.turn_began + Turn(table_.settings, program, waiting);
     return std::min(IdleFrom(program), turn_end);
   }

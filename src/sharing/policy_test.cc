@@ -219,6 +219,19 @@ TEST(PolicyTest, WhatIsDoneByHandWins) {
   EXPECT_EQ(Decide(table).actions[0].for_id, "called");
 }
 
+TEST(PolicyTest, AResumeByHandEndsNoTurnOfAnotherUser) {
+  Table table = MakeTable();
+  AddAwake(&table, "busy", 60).turn_began = table.now;
+  AddWaiting(&table, "first", 60, 1);
+  Program& called = AddWaiting(&table, "called", 60, 999);
+  called.by_hand = ByHand::kResume;
+  called.user = 1000;
+  EXPECT_EQ(Actions(table), "");
+  table.now = table.programs[0].used_last = seconds(1010);
+  ASSERT_EQ(Actions(table), "suspend busy") << "its turn is over";
+  EXPECT_EQ(Decide(table).actions[0].for_id, "called");
+}
+
 TEST(PolicyTest, WhatCannotLeaveForLackOfHostMemoryStays) {
   Table table = MakeTable();
   AddAwake(&table, "idle", 60).used_last = Time(0);

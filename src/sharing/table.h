@@ -26,7 +26,7 @@ enum class State {
 enum class ByHand {
   kNothing,
   kSuspend,  // the policy never resumes the program
-  kResume,   // the program goes before all others and waits for no turn to end
+  kResume,   // the program goes before all others, and ends turns of its own user's programs
 };
 
 // The memory of a program on one GPU, in bytes.
@@ -40,6 +40,7 @@ struct Memory {
 
 struct Program {
   std::string id;
+  uint32_t user = 0;  // uid
   Class share_class = Class::kInteractive;
   State state = State::kAwake;
   // Differs from `state` while an operation is in progress. The policy lets it end.

@@ -105,6 +105,7 @@ class Simulation {
   void AddProgram() {
     Program program;
     program.id = "p" + std::to_string(next_id_++);
+    program.user = Chance(2) ? 1000 : 1001;
     program.share_class = Chance(3) ? Class::kBatch : Class::kInteractive;
     program.state = program.target = State::kSuspended;
     program.memory.resize(table_.gpu_bytes.size());
@@ -333,8 +334,9 @@ class Simulation {
       const Time stay = table_.now - behaviour.awake_since;
       const Time idle = table_.now - behaviour.idle_since;
       const bool by_hand =
-          std::any_of(table_.programs.begin(), table_.programs.end(),
-                      [](const Program& other) { return other.by_hand == ByHand::kResume; });
+          std::any_of(table_.programs.begin(), table_.programs.end(), [&](const Program& other) {
+            return other.by_hand == ByHand::kResume && other.user == program.user;
+          });
       if (behaviour.busy && !by_hand && stay < 10 * program.swap_cost) {
         Violation("suspended " + program.id + " before its turn was over");
       }
