@@ -1,22 +1,23 @@
 /* Slurm's plugin: puts stasis-step in front of the program of each task of a job that was submitted
  * with --stasis, or in a partition in which that is the default.
  *
- *   plugstack.conf:  optional /usr/lib/stasis/lib/stasis/slurm/stasis.so [launcher=PATH]
- * [partitions=LIST]
+ * Line of plugstack.conf:
+ *
+ *   optional /usr/lib/stasis/lib/stasis/slurm/stasis.so [launcher=PATH] [partitions=LIST]
  *
  *   launcher    the program stasis-step; default: that of the plugin's own installation
  *   partitions  names, separated by commas, of partitions where --stasis is the default
  *
- * The launcher gets CAP_CHECKPOINT_RESTORE and no other right, as an ambient capability:
+ * The launcher gets CAP_CHECKPOINT_RESTORE and no other capability, as an ambient one:
  *
  *   task_init_privileged  as root: keeps the capabilities that slurmstepd needs to become the user,
  *                         and this one, across the change of user ids
  *   task_init             as the user: keeps this one only, and starts the launcher
  *
- *   exit                  in slurmstepd, after the tasks: frees memory that a killed task has left
+ * If task_init_privileged fails, the task runs without Stasis and without the capability. If
+ * task_init fails, the task fails. The reason is in slurmd's log and in the task's output.
  *
- * If the first one fails, the task runs without Stasis and without the capability. If the second
- * one fails, the task fails. The reason is in slurmd's log and in the task's output.
+ *   exit                  in slurmstepd, after the tasks: frees memory that a killed task has left
  *
  * Compiled for one release of Slurm, as every SPANK plugin. */
 #define _GNU_SOURCE

@@ -2,7 +2,7 @@
 //
 //   event                  effect
 //   start                  the program is restored if the task was dumped before, otherwise started
-//   SIGTERM                dump, exit code 75. If the dump fails, the program gets SIGTERM
+//   SIGTERM                suspend, dump, exit code 75. If the dump fails, the program gets SIGTERM
 //   SIGTSTP, SIGCONT       suspend, resume
 //   another signal         the program gets it
 //   `every` has passed     dump --leave-running
@@ -27,8 +27,7 @@ class Commands {
   virtual ~Commands() = default;
   // Prints a line in the task's output.
   virtual void Note(const std::string& text) = 0;
-  // Runs a command to its end, and returns its exit code. Its errors are shown in the task's
-  // output.
+  // Runs a command to its end, and returns its exit code. Shows its errors in the task's output.
   virtual int Run(const std::vector<std::string>& args) = 0;
   // Returns the result of a command as JSON text, or an empty text if it failed.
   virtual std::string Ask(const std::vector<std::string>& args) = 0;

@@ -55,7 +55,7 @@ void ArenaReserve::Ended(const std::string& name, const Result<v1::ReadyArenasRe
     } else {
       fields = log::ErrorFields(response.error());
     }
-    log::Write(log::Level::kInfo, "host memory for suspends was not all made ready", fields);
+    log::Write(log::Level::kInfo, "not all host memory for suspends was made ready", fields);
   }
   std::unique_lock lock(mutex_);
   Entry& entry = entries_[name];

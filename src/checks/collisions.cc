@@ -45,7 +45,9 @@ std::string SocketText(const criu::UnixName& socket) {
   return "the program's Unix socket " + (socket.path.empty() ? socket.name : socket.path);
 }
 
-std::string FileText(const std::string& path) { return "the file " + path + ", which it writes,"; }
+std::string FileText(const std::string& path) {
+  return "the file " + path + ", which the program writes,";
+}
 
 // The text of an address in /proc/net/udp: one or four words of memory, each as a hexadecimal
 // number.

@@ -60,7 +60,7 @@ Result<Restart> PlanRestart(const v1::Job& job, const v1::ListCheckpointsRespons
     return Fail(
         Code::kNotFound,
         fmt::format("none of the images of job {} exists any more, so it would start over", id),
-        fmt::format("if it shall start over, delete the job first: `stasis delete {}`", id));
+        fmt::format("to start the program over, delete the job first: `stasis delete {}`", id));
   }
   restart.why = fmt::format("job {} had ended without an image", id);
   return restart;

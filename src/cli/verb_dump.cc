@@ -88,8 +88,8 @@ Result<v1::OperationResult> PushDumped(Destination& destination, const DumpOptio
   return dumped;
 }
 
-// Deletes the job's images except the newest `options.keep`, of which `dumped` is the first. What
-// cannot be deleted becomes a note, because the dump has succeeded.
+// Deletes the job's images except the newest `options.keep`, of which `dumped` is the first. An
+// image that cannot be deleted becomes a note, because the dump has succeeded.
 v1::OperationResult Prune(const Globals& globals, const DumpOptions& options, api::Client& client,
                           v1::OperationResult dumped) {
   auto prune = [&]() -> Status {

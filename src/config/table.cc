@@ -85,8 +85,8 @@ constexpr Row kRows[] = {
      "much as they have on the GPU. Read by the daemon and by `run`. See docs/guides/sharing.md"},
     {"arena.reserve_limit", Kind::kSize, &Settings::arena_reserve_bytes, "0", 0, kMiB* kMiB * 1024,
      "", "STASIS_ARENA_RESERVE_LIMIT", "",
-     "Maximum host memory that arena.reserve makes ready; 0: only the general rule, that at least "
-     "as much stays free. Read by the daemon"},
+     "Maximum host memory that arena.reserve makes ready; 0: no limit. In any case at least as "
+     "much stays free as is ready. Read by the daemon"},
     {"helper.idle_s", Kind::kSeconds, &Settings::helper_idle_s, "60", 0, kDay, "",
      "STASIS_HELPER_IDLE_S", "",
      "How long an idle device helper or mover stays for the next command; 0: it ends with its "

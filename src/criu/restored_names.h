@@ -40,8 +40,8 @@ struct RestoredNames {
 Result<RestoredNames> ReadRestoredNames(int files_img, uint64_t size_bytes);
 
 // Writes the number of a pid namespace (process::ReadNamespace) into the names of the driver's
-// sockets in files.img, durably. Several copies of a program, in pid namespaces of their own, could
-// not have the same name in one network namespace.
+// sockets in files.img, durably. Without this, copies of a program in one network namespace would
+// need the same name.
 Status SetPidNamespace(const std::string& images_dir, uint64_t number);
 
 }  // namespace stasis::criu

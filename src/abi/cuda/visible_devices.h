@@ -11,8 +11,8 @@ inline constexpr int kMostVisible = 64;
 
 // The GPUs that a list names, in its order. Read as driver 580 reads it:
 //
-//   1,0          indices; each is read like strtol does, so " 1", "+1" and "1x" are 1 and "0x1" is
-//   0 GPU-8567,…   UUIDs, or beginnings that only one UUID has, in any case; the first item decides
+//   1,0          indices, read as by strtol: " 1", "+1" and "1x" are 1, and "0x1" is 0
+//   GPU-8567,…   UUIDs, or beginnings that only one UUID has, in any case; the first item decides
 //                whether the list has indices or UUIDs
 //   1,9,0        ends before the first item that names no GPU: 1
 //   "", -1, ,1   name none: cuInit returns CUDA_ERROR_NO_DEVICE

@@ -13,7 +13,7 @@ bool LeavesSpare(const Need& need) {
   const bool known = real::cuCtxGetDevice(&current) == CUDA_SUCCESS &&
                      (need.device == Need::kCurrent || need.device == current) &&
                      real::cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS;
-  // What does not fit at all is for the driver to refuse.
+  // The driver refuses an allocation that does not fit at all.
   if (!known || need.bytes > free) return true;
   return free - need.bytes >= room::SpareBytes(total);
 }

@@ -1,4 +1,5 @@
-// Hides the GPUs that CUDA_VISIBLE_DEVICES does not name from the program, but not from the driver.
+// Hides GPUs from the program, but not from the driver: those that CUDA_VISIBLE_DEVICES does not
+// name.
 #pragma once
 
 #include "agent/cuda/real.h"
