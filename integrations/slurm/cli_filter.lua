@@ -9,7 +9,8 @@ end
 function slurm_cli_pre_submit(options, offset)
   local given = options["spank"] and options["spank"]["stasis"]
   local is_batch = options["type"] == "sbatch"
-  if is_batch and given and given["stasis"] and options["signal"] == "0@0" then
+  local wanted = given and given["stasis"] and given["stasis"] ~= "off"
+  if is_batch and wanted and options["signal"] == "0@0" then
     options["signal"] = "B:TERM@60"
   end
   return slurm.SUCCESS

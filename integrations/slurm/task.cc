@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace stasis::slurm {
@@ -49,8 +50,10 @@ Words Task::WordsToContinue() {
     restores_ended_job_ = true;
     return {"restore", "--attach", "--gpu-map", "auto", options_.job};
   }
-  if (!has_images)
+  // If all of its images were deleted, the command refuses to start it, and says so.
+  if (!WasDumped()) {
     commands_.Note("the task starts over, because job " + options_.job + " has no image");
+  }
   return {"run", "--attach", "--job", options_.job, "--or-restore", "--gpu-map", "auto"};
 }
 
@@ -162,6 +165,13 @@ void Task::StopStart() {
 
 void Task::SignalProgram(int signal) {
   commands_.Run({"kill", "--only", "--signal", std::to_string(signal), options_.job});
+}
+
+bool Task::WasDumped() {
+  const json checkpoints =
+      Member(Parse(commands_.Ask({"checkpoints", options_.job})), "checkpoints");
+  return std::any_of(checkpoints.begin(), checkpoints.end(),
+                     [](const json& one) { return Member(one, "kind") == "dump"; });
 }
 
 // Returns the images of the job that exist, here or in a repository.

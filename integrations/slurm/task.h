@@ -71,6 +71,7 @@ class Task {
   void StopStart();
   void End(int code);
   std::vector<std::string> WordsToContinue();
+  bool WasDumped();
   std::vector<std::string> Images();
   void DeleteImages();
 

@@ -34,6 +34,9 @@ class FakeCommands : public Commands {
   std::string Ask(const Words& args) override {
     if (args[0] == "suspend") return Run(args) == 0 ? "{}" : "";
     if (args[0] == "checkpoints" && !has_image) return "";
+    if (args[0] == "checkpoints" && deleted) {
+      return R"({"checkpoints": [{"kind": "dump", "image": "/i/1", "exists": false}]})";
+    }
     if (args[0] == "checkpoints") {
       return R"({"checkpoints": [{"kind": "suspend", "image": null, "exists": false},
                                  {"kind": "dump", "image": "/i/1", "exists": true},
@@ -64,7 +67,8 @@ class FakeCommands : public Commands {
   Words failing;
   int failing_code = 1;
   bool has_image = true;
-  bool beside = false;  // a dump beside the program is in progress
+  bool deleted = false;  // all images
+  bool beside = false;   // a dump beside the program is in progress
   std::string state = "absent", state_after_kill = "dumped", code = "null";
 };
 
@@ -121,6 +125,13 @@ TEST_F(TaskTest, RequeuedTaskWithoutAnImageSaysThatItStartsOver) {
   ASSERT_TRUE(task_->Begin({}));
   EXPECT_THAT(commands_.log[0], HasSubstr("the task starts over"));
   EXPECT_THAT(commands_.log[1], HasSubstr("attached: run --attach"));
+}
+
+TEST_F(TaskTest, TaskWhoseImagesWereDeletedIsNotSaidToStartOver) {
+  Make("", 1);
+  commands_.deleted = true;
+  ASSERT_TRUE(task_->Begin({}));
+  EXPECT_THAT(commands_.log[0], HasSubstr("attached: run --attach"));
 }
 
 TEST_F(TaskTest, TaskThatHandledTermIsRestoredFromTheImageBefore) {
