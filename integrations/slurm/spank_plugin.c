@@ -270,27 +270,31 @@ int slurm_spank_task_init(spank_t spank, int count, char** words) {
   (void)count;
   (void)words;
   if (!holds_rights) return 0;
-  /* From here on an error fails the task: its environment is not the user's any more, and it must
-   * not run with a right that it should not have. */
+  /* From here on an error ends the task: its environment is not the user's any more, and it must
+   * not run with a right that it should not have. Slurm ignores errors of an optional plugin. */
   if (keep_one_right() != 0) {
     slurm_error("stasis: cannot set the capabilities of the task: %s", strerror(errno));
-    return -1;
+    _exit(1);
   }
   if (rename_loader_variables(spank) != 0 || put_launcher_in_front(spank) != 0) {
     slurm_error("stasis: cannot prepare the task");
-    return -1;
+    _exit(1);
   }
   return 0;
 }
 
-/* Removes variables of the dynamic loader from an environment. */
-static char** without_loader_variables(char** environment) {
+/* Returns the variables that name the folders of Stasis. No other variable of the user may have an
+ * effect on a command outside of the job's limits. */
+static char** variables_of_stasis(char** environment) {
+  static const char* const wanted[] = {"STASIS_", "XDG_", "HOME=", "PATH="};
   size_t names = 0;
   while (environment[names] != NULL) ++names;
   char** kept = calloc(names + 1, sizeof *kept);
   if (kept == NULL) return NULL;
   for (size_t i = 0, at = 0; i < names; ++i) {
-    if (strncmp(environment[i], "LD_", 3) != 0) kept[at++] = environment[i];
+    for (size_t j = 0; j < sizeof wanted / sizeof *wanted; ++j) {
+      if (strncmp(environment[i], wanted[j], strlen(wanted[j])) == 0) kept[at++] = environment[i];
+    }
   }
   return kept;
 }
@@ -308,6 +312,7 @@ static void kill_children(void) {
 static void exec_stasis(char* const* words, uid_t user, gid_t group, char** environment) {
   const int null = open("/dev/null", O_RDWR);
   for (int fd = 0; fd < 3; ++fd) dup2(null, fd);
+  syscall(SYS_close_range, 3, ~0U, 0); /* those of slurmstepd */
   if (setgroups(1, &group) == 0 && setresgid(group, group, group) == 0 &&
       setresuid(user, user, user) == 0 && chdir("/") == 0) {
     execve(words[0], words, environment);
@@ -366,7 +371,7 @@ int slurm_spank_exit(spank_t spank, int count, char** words) {
       spank_get_item(spank, S_JOB_ENV, &environment) != ESPANK_SUCCESS) {
     return 0;
   }
-  char** kept = without_loader_variables(environment);
+  char** kept = variables_of_stasis(environment);
   if (kept == NULL) return 0;
   run_stasis(path, "recover", NULL, user, group, kept);
   run_stasis(path, "arena", "free", user, group, kept);

@@ -270,6 +270,7 @@ int Main(const std::vector<std::string>& words) {
     return 2;
   }
   if (!HasGpus()) return RunAlone(*options);
+  ::signal(SIGPIPE, SIG_IGN);  // Slurm may close the task's output before it ends
   // A helper that stays would delay the end of the step, and its memory is charged to the step.
   // With 0, a suspend would wait until its helper has ended, which takes a second at 40 GB.
   ::setenv("STASIS_HELPER_IDLE_S", "0.1", 1);

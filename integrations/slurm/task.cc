@@ -40,25 +40,32 @@ Task::Job Task::ReadJob() {
   return job;
 }
 
+// A detached program would be killed at the end of the task.
+Words Task::WordsToRun() const {
+  return {"run", "--attach", "--detach-keys", "none", "--job", options_.job};
+}
+
 // Returns the words of the command that continues or starts a requeued task, before `--`.
 Words Task::WordsToContinue() {
   const Job job = ReadJob();
+  began_ended_ = job.state == "exited";
   const bool has_images = !Images().empty();
   if (has_images && job.state == "exited" && job.code == 0) {
     // It did not finish by itself, because then it would have no images: it has handled a SIGTERM
     // after a dump that failed.
-    restores_ended_job_ = true;
-    return {"restore", "--attach", "--gpu-map", "auto", options_.job};
+    return {"restore", "--attach", "--detach-keys", "none", "--gpu-map", "auto", options_.job};
   }
   // If all of its images were deleted, the command refuses to start it, and says so.
   if (!WasDumped()) {
     commands_.Note("the task starts over, because job " + options_.job + " has no image");
   }
-  return {"run", "--attach", "--job", options_.job, "--or-restore", "--gpu-map", "auto"};
+  Words words = WordsToRun();
+  words.insert(words.end(), {"--or-restore", "--gpu-map", "auto"});
+  return words;
 }
 
 Status Task::Begin(const Words& environment) {
-  Words words = {"run", "--attach", "--job", options_.job};
+  Words words = WordsToRun();
   if (options_.restarts > 0) {
     words = WordsToContinue();
   } else if (ReadJob().state != "absent") {
@@ -108,8 +115,21 @@ void Task::OnTimer() {
 void Task::OnAttachedEnd(int code) {
   if (exit_code_) return;
   commands_.CancelBackground();
-  if (code == 0 && !dumped_ && !terminating_) DeleteImages();
+  if (code == 0 && !dumped_ && !terminating_) code = Finish();
   End(dumped_ ? kDumpedExitCode : code);
+}
+
+// Returns the exit code of a task whose attached command has ended without an error.
+int Task::Finish() {
+  const Job job = ReadJob();
+  if (job.HasProgram()) {
+    // The command has lost its terminal, or the reader of its output. Slurm kills the program when
+    // this task ends.
+    Dump();
+    return 1;
+  }
+  if (job.state == "exited" && job.code == 0) DeleteImages();
+  return 0;
 }
 
 void Task::End(int code) {
@@ -154,9 +174,9 @@ void Task::StopStart() {
   commands_.KillAttached();
   commands_.Run({"recover"});
   const Job job = ReadJob();
-  if (job.state == "exited" && job.code == 0 && !restores_ended_job_) {
-    DeleteImages();  // the program had just finished
-    return End(0);
+  if (job.state == "exited" && job.code && !began_ended_) {  // it had just ended by itself
+    if (*job.code == 0) DeleteImages();
+    return End(*job.code);
   }
   // If the dump fails, Slurm kills what is left of the program when this task ends.
   if (job.HasProgram() && !Dump()) SignalProgram(SIGTERM);

@@ -70,6 +70,8 @@ class Task {
   void SignalProgram(int signal);
   void StopStart();
   void End(int code);
+  int Finish();
+  std::vector<std::string> WordsToRun() const;
   std::vector<std::string> WordsToContinue();
   bool WasDumped();
   std::vector<std::string> Images();
@@ -79,9 +81,9 @@ class Task {
   Commands& commands_;
   bool suspended_ = false;
   bool dumped_ = false;
-  int dump_code_ = 0;                // exit code of the last dump
-  bool terminating_ = false;         // SIGTERM was passed on
-  bool restores_ended_job_ = false;  // the job's program had ended before this task restored it
+  int dump_code_ = 0;         // exit code of the last dump
+  bool terminating_ = false;  // SIGTERM was passed on
+  bool began_ended_ = false;  // the job's program had ended before this task restored it
   std::optional<int> exit_code_;
 };
 

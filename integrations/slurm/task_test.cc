@@ -96,8 +96,9 @@ class TaskTest : public ::testing::Test {
 
 TEST_F(TaskTest, FirstRunStartsTheProgram) {
   ASSERT_TRUE(task_->Begin({"LD_PRELOAD=x.so"}));
-  EXPECT_THAT(commands_.log, ElementsAre("attached: run --attach --job slurm-7.0.0 --env "
-                                         "LD_PRELOAD=x.so -- train --fast"));
+  EXPECT_THAT(commands_.log,
+              ElementsAre("attached: run --attach --detach-keys none --job slurm-7.0.0 --env "
+                          "LD_PRELOAD=x.so -- train --fast"));
   task_->OnAttachedEnd(3);
   EXPECT_EQ(task_->exit_code(), 3);
 }
@@ -105,17 +106,20 @@ TEST_F(TaskTest, FirstRunStartsTheProgram) {
 TEST_F(TaskTest, FirstRunIgnoresAJobOfAnEarlierCluster) {
   commands_.state = "dumped";
   ASSERT_TRUE(task_->Begin({}));
-  EXPECT_THAT(commands_.log,
-              ElementsAre("delete slurm-7.0.0",
-                          "attached: run --attach --job slurm-7.0.0 -- train --fast"));
+  EXPECT_THAT(
+      commands_.log,
+      ElementsAre("delete slurm-7.0.0",
+                  "attached: run --attach --detach-keys none --job slurm-7.0.0 -- train --fast"));
 }
 
 TEST_F(TaskTest, RequeuedTaskIsRestored) {
   Make("", 1);
   commands_.state = "dumped";
   ASSERT_TRUE(task_->Begin({}));
-  EXPECT_THAT(commands_.log, ElementsAre("attached: run --attach --job slurm-7.0.0 --or-restore "
-                                         "--gpu-map auto -- train --fast"));
+  EXPECT_THAT(
+      commands_.log,
+      ElementsAre("attached: run --attach --detach-keys none --job slurm-7.0.0 --or-restore "
+                  "--gpu-map auto -- train --fast"));
 }
 
 TEST_F(TaskTest, RequeuedTaskWithoutAnImageSaysThatItStartsOver) {
@@ -124,14 +128,14 @@ TEST_F(TaskTest, RequeuedTaskWithoutAnImageSaysThatItStartsOver) {
   commands_.has_image = false;
   ASSERT_TRUE(task_->Begin({}));
   EXPECT_THAT(commands_.log[0], HasSubstr("the task starts over"));
-  EXPECT_THAT(commands_.log[1], HasSubstr("attached: run --attach"));
+  EXPECT_THAT(commands_.log[1], HasSubstr("attached: run --attach --detach-keys none"));
 }
 
 TEST_F(TaskTest, TaskWhoseImagesWereDeletedIsNotSaidToStartOver) {
   Make("", 1);
   commands_.deleted = true;
   ASSERT_TRUE(task_->Begin({}));
-  EXPECT_THAT(commands_.log[0], HasSubstr("attached: run --attach"));
+  EXPECT_THAT(commands_.log[0], HasSubstr("attached: run --attach --detach-keys none"));
 }
 
 TEST_F(TaskTest, TaskThatHandledTermIsRestoredFromTheImageBefore) {
@@ -146,7 +150,9 @@ TEST_F(TaskTest, TaskThatHandledTermIsRestoredFromTheImageBefore) {
   commands_.state = "exited";
   commands_.code = "0";
   ASSERT_TRUE(task_->Begin({"LD_PRELOAD=x.so"}));
-  EXPECT_THAT(commands_.log, ElementsAre("attached: restore --attach --gpu-map auto slurm-7.0.0"));
+  EXPECT_THAT(
+      commands_.log,
+      ElementsAre("attached: restore --attach --detach-keys none --gpu-map auto slurm-7.0.0"));
 }
 
 TEST_F(TaskTest, TermDumpsAndExitsWith75) {
@@ -307,9 +313,32 @@ TEST_F(TaskTest, TermAsTheProgramFinishesKeepsItsCode) {
 
 TEST_F(TaskTest, FinishedTaskLeavesNoImage) {
   Running();
+  commands_.state = "exited";
+  commands_.code = "0";
   task_->OnAttachedEnd(0);
   EXPECT_THAT(commands_.log, ElementsAre("image delete /i/1", "delete slurm-7.0.0", "arena free"));
   EXPECT_EQ(task_->exit_code(), 0);
+}
+
+TEST_F(TaskTest, ProgramWhoseTerminalIsGoneIsDumped) {
+  Running();
+  task_->OnAttachedEnd(0);
+  EXPECT_THAT(commands_.log, ElementsAre("dump slurm-7.0.0 --keep 2", "arena free"));
+  EXPECT_EQ(task_->exit_code(), 75);
+  Make("", 0);
+  Running();
+  commands_.failing = {"dump"};
+  task_->OnAttachedEnd(0);
+  EXPECT_EQ(task_->exit_code(), 1);
+}
+
+TEST_F(TaskTest, TermAfterTheProgramHasFailedGivesItsCode) {
+  Running();
+  commands_.state = commands_.state_after_kill = "exited";
+  commands_.code = "3";
+  task_->OnSignal(SIGTERM);
+  EXPECT_THAT(commands_.log, ElementsAre("killed", "recover", "arena free"));
+  EXPECT_EQ(task_->exit_code(), 3);
 }
 
 TEST_F(TaskTest, FailedTaskKeepsItsImages) {
