@@ -12,13 +12,14 @@ namespace {
 
 class ShimHost final : public RestoreHost {
  public:
-  // ConnectCriu() uses `socket`, or `inside` if CRIU runs in a new pid namespace.
+  // ConnectCriu() uses `socket`, or `inside` if CRIU runs in a new pid namespace. It adapts the
+  // files in `copies`, if that is not empty, to the namespace.
   ShimHost(jobs::RestoreShim shim, UniqueFd socket, std::optional<criu::Inside> inside,
-           std::string images_dir)
+           std::string copies)
       : shim_(std::move(shim)),
         socket_(std::move(socket)),
         inside_(std::move(inside)),
-        images_dir_(std::move(images_dir)) {}
+        copies_(std::move(copies)) {}
 
   const process::ProcessId& shim() const override { return shim_.shim(); }
   Result<std::unique_ptr<criu::CriuSession>> ConnectCriu(const Deadline& deadline) override {
@@ -29,8 +30,10 @@ class ShimHost final : public RestoreHost {
     // The local object closes its socket and folders when this function returns, even on error.
     std::optional<criu::Inside> inside = std::exchange(inside_, std::nullopt);
     STASIS_ASSIGN(criu::Session session, inside->Accept(deadline));
-    STASIS_ASSIGN(const uint64_t number, process::ReadNamespace(shim().pid, "pid"));
-    STASIS_TRY(criu::SetPidNamespace(images_dir_, number));
+    if (!copies_.empty()) {
+      STASIS_ASSIGN(const uint64_t number, process::ReadNamespace(shim().pid, "pid"));
+      STASIS_TRY(criu::SetPidNamespace(copies_, number));
+    }
     return std::make_unique<criu::Session>(std::move(session));
   }
   Status SetRoot(const process::ProcessId& root, const Deadline& deadline) override {
@@ -47,7 +50,7 @@ class ShimHost final : public RestoreHost {
   jobs::RestoreShim shim_;
   UniqueFd socket_;
   std::optional<criu::Inside> inside_;
-  const std::string images_dir_;
+  const std::string copies_;
 };
 
 class ShimHosts final : public RestoreHosts {
@@ -69,8 +72,9 @@ class ShimHosts final : public RestoreHosts {
     spec.shim.criu_argv = std::move(command.argv);
     spec.shim.criu_env = std::move(command.env);
     STASIS_ASSIGN(jobs::RestoreShim shim, jobs::RestoreShim::Start(spec.shim, deadline));
-    return std::make_unique<ShimHost>(std::move(shim), std::move(pair.ours), std::move(inside),
-                                      std::move(spec.images_dir));
+    return std::make_unique<ShimHost>(
+        std::move(shim), std::move(pair.ours), std::move(inside),
+        spec.images_are_copies ? std::move(spec.images_dir) : std::string());
   }
 };
 

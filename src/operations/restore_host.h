@@ -35,9 +35,10 @@ class RestoreHost {
 struct HostSpec {
   jobs::RestoreSpec shim;  // without CRIU's command and socket
   std::string criu_path;
-  std::string plugins;  // folder of CRIU's plugins; empty: none
-  // The folder of CRIU's files. With a new pid namespace, the host adapts them to it.
-  std::string images_dir;
+  std::string plugins;     // folder of CRIU's plugins; empty: none
+  std::string images_dir;  // the folder of CRIU's files
+  // The files are copies. With a new pid namespace, the host adapts them to it.
+  bool images_are_copies = false;
   std::string log_path;
 };
 

@@ -31,8 +31,8 @@ Status RestoreRun::CheckNeighbours(bool dry_run) {
   }
   auto names = criu::ReadRestoredNames(files->fd.get(), files->size_bytes);
   if (!names) return not_checked("The program's ports and files", names.error());
-  if (options_.new_pidns) {
-    // Each pid namespace has its own (criu::SetPidNamespace).
+  if (options_.new_pidns && makes_cpu_files()) {
+    // Each pid namespace gets its own (criu::SetPidNamespace).
     std::erase_if(names->unix_sockets, [](const auto& socket) { return socket.IsOfDriver(); });
   }
   STASIS_TRY(CheckNames(*names, dry_run));
@@ -48,10 +48,11 @@ Status RestoreRun::CheckNames(const criu::RestoredNames& names, bool dry_run) {
                   checks::NameClaims::Open(session_.services.paths.run + "/restored-names.lock"));
     STASIS_TRY(names_taken_->Claim(names));
   }
+  // In a migration to the same machine, the program that has the names is the stopped original.
+  if (options_.before_adopt) return {};
   STASIS_TRY(checks::CheckSocketNamesFree(names));
-  // Without a new pid namespace, the pids are free and so the program cannot run twice. In a
-  // migration to the same machine, the program that has the files is the stopped original.
-  if (!options_.new_pidns || options_.share_files || options_.before_adopt) return {};
+  // Without a new pid namespace, the pids are free and so the program cannot run twice.
+  if (!options_.new_pidns || options_.share_files) return {};
   std::vector<std::string> written;
   for (const std::string& path : names.written_files) {
     // Its output goes to the job's log.
@@ -64,9 +65,15 @@ Status RestoreRun::CheckNames(const criu::RestoredNames& names, bool dry_run) {
     return checks::CheckFilesNotWritten(
         written, checks::ReadingDeadline(session_.services.settings.phase_timeout_s));
   };
-  STASIS_ASSIGN(const auto files, check());
-  if (!names_taken_ || files.empty()) return {};
-  for (const auto& file : files) STASIS_TRY(names_taken_->ClaimFile(file.identity, file.path));
+  const auto files = check();
+  if (!files && files.error().code == Code::kDeadlineExceeded) {
+    notes_.push_back("Not all processes were checked for files that the program writes: " +
+                     files.error().ToString() + ".");
+    return {};
+  }
+  if (!files) return Fail(files.error());
+  if (!names_taken_ || files->empty()) return {};
+  for (const auto& file : *files) STASIS_TRY(names_taken_->ClaimFile(file.identity, file.path));
   // The check came before the claim.
   return check().map([](const auto&) {});
 }

@@ -126,6 +126,7 @@ Result<std::unique_ptr<criu::CriuSession>> RestoreRun::StartCriu(
   spec.criu_path = criu_path_;
   spec.plugins = request.options.plugins;
   spec.images_dir = request.images_dir;
+  spec.images_are_copies = !cpu_files_.folder.empty();
   spec.log_path = request.log_path;
   spec.shim.job_folder = store_.Folder(job_);
   spec.shim.stdio.log = log_;
