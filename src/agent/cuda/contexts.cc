@@ -119,24 +119,22 @@ void Forget(CUcontext context, uint64_t number) {
   if (known) FreePoolMemoryOf(device);
 }
 
+bool PrimaryIsActive(CUdevice device) {
+  unsigned flags = 0;
+  int active = 0;
+  return real::cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active != 0;
+}
+
 CUcontext PrimaryOf(CUdevice device) {
   // An active primary context is already retained by the program, so a short extra reference
   // changes nothing.
-  unsigned flags = 0;
-  int active = 0;
   CUcontext context = nullptr;
-  if (real::cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || active == 0 ||
+  if (!PrimaryIsActive(device) ||
       real::cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS) {
     return nullptr;
   }
   real::cuDevicePrimaryCtxRelease_v2(device);
   return context;
-}
-
-bool PrimaryIsActive(CUdevice device) {
-  unsigned flags = 0;
-  int active = 0;
-  return real::cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active != 0;
 }
 
 CUresult Created(CUresult r, CUcontext* context, CUdevice device) {
@@ -295,8 +293,10 @@ CUresult cuCtxDetach(CUcontext context) {
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   if (IsHidden(device)) return CUDA_ERROR_INVALID_DEVICE;
-  const CUresult r = AllocateOrWait(
-      {kContextBytes, device}, [&] { return real::cuDevicePrimaryCtxRetain(context, device); });
+  // An active context needs no memory.
+  const Need need = PrimaryIsActive(device) ? Need{} : Need{kContextBytes, device};
+  const CUresult r =
+      AllocateOrWait(need, [&] { return real::cuDevicePrimaryCtxRetain(context, device); });
   return Created(r, context, device);
 }
 
