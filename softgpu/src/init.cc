@@ -109,7 +109,7 @@ CUresult Initialise() {
   }
   pthread_atfork(nullptr, nullptr, AfterForkInChild);
   if (CUresult r = StartRestoreThread(hip); r != CUDA_SUCCESS) return r;
-  if (!hip) OpenDriverSocket();
+  if (!hip && getenv("SOFTGPU_DRIVER_SOCKET") != nullptr) OpenDriverSocket();
   driver().initialised.store(true);
   return CUDA_SUCCESS;
 }

@@ -48,6 +48,7 @@ def on_disk(world):
 def four_at_once(world):
     """Each clone has the right memory: it compares all of it in every round and at its end."""
     args = ["--memory", MEMORY, "--interval", 5]
+    world.env["SOFTGPU_DRIVER_SOCKET"] = "1"
     original = Program(world, "server", "vector", args).run()
     original.dump(name="server")
     world.stasis("arena", "free")  # of the dump
