@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <thread>
 
 #include "api/methods.h"
 #include "base/log.h"
@@ -22,6 +23,8 @@ using dataplane::ReadyNeed;
 
 constexpr int kLowestPriority = 19;
 constexpr std::chrono::seconds kMoverTimeout{120};
+// A mover registers this much under the lock of the file. 56 GiB take 2.4 s.
+constexpr uint64_t kWarmBytes = uint64_t{1} << 30;
 
 std::vector<ReadyNeed> NeedsOf(const v1::ReadyArenasRequest& request) {
   std::vector<ReadyNeed> needs;
@@ -67,11 +70,17 @@ Status PrepareMover(gpu_state::Services& services, ArenaStore& store, const devi
   if (info.ends_with_client) return mover.Stop();
   if (auto secret = NamingSecretOf(services.paths)) (void)mover.PrepareHashes(*secret, deadline);
   for (const ArenaKey& key : keys) {
-    auto arena = store.OpenForNext(key);
-    if (!arena) continue;  // in use, or used meanwhile
-    STASIS_TRY(mover.Attach(*arena, deadline));
-    STASIS_TRY(mover.Warm(arena->capacity_bytes(), stop, deadline));
-    STASIS_TRY(mover.Detach(deadline));
+    for (uint64_t warm = 0;;) {
+      {
+        auto arena = store.OpenForNext(key);
+        if (!arena || warm >= arena->capacity_bytes()) break;  // in use, used meanwhile, or done
+        warm = std::min(warm + kWarmBytes, arena->capacity_bytes());
+        STASIS_TRY(mover.Attach(*arena, deadline));
+        STASIS_TRY(mover.Warm(warm, stop, deadline));
+        STASIS_TRY(mover.Detach(deadline));
+      }
+      std::this_thread::sleep_for(2 * ArenaStore::kLockRetry);  // a suspend may wait for the lock
+    }
   }
   return mover.Stop();
 }

@@ -236,14 +236,15 @@ Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<
   if (!arena && arena.error().code != Code::kNotFound) return Fail(std::move(arena.error()));
   if (arena) LoadKnown(*arena, RecordPath(path), key, owner);
   if (!arena) {
-    arena = OpenKept(place, key, path);
+    arena = OpenForSuspend(KeptPath(place, key), place, path);
     if (arena) LoadKnown(*arena, RecordPath(KeptPath(place, key)), key, owner);
   }
-  // From here on, no record on disk describes the content until the arena is complete again.
-  for (const std::string& record_path : {RecordPath(path), RecordPath(KeptPath(place, key))}) {
-    STASIS_TRY(RemoveFile(record_path));
-  }
-  if (!arena) arena = OpenReady(place, key, path);
+  // From here on, no record on disk describes the content until the arena is complete again. The
+  // record of a kept file that is still locked describes that file.
+  const bool kept_stays = !arena && arena.error().code == Code::kAborted;
+  STASIS_TRY(RemoveFile(RecordPath(path)));
+  if (!kept_stays) STASIS_TRY(RemoveFile(RecordPath(KeptPath(place, key))));
+  if (!arena) arena = OpenForSuspend(ReadyPath(place, key), place, path);
   if (!arena) {
     arena = TakeFree(place, owner, bytes);
     if (arena && ::rename(arena->path_.c_str(), path.c_str()) != 0) {
@@ -268,17 +269,6 @@ Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<
   }
   arena->record_ = std::move(record);
   STASIS_TRY(WriteRecord(*arena));
-  return arena;
-}
-
-// Opens the file with kept data of `key` and renames it to `path`, which marks it as in use.
-// Returns kNotFound if there is none.
-Result<Arena> ArenaStore::OpenKept(const ArenaPlace& place, const ArenaKey& key,
-                                   const std::string& path) {
-  const std::string kept = KeptPath(place, key);
-  STASIS_ASSIGN(Arena arena, OpenFile(kept, place.in_memory()));
-  if (::rename(kept.c_str(), path.c_str()) != 0) return FailErrno(errno, "rename " + kept);
-  arena.path_ = path;
   return arena;
 }
 

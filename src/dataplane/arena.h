@@ -19,6 +19,7 @@
 // An Arena must be used by one thread at a time. Any number of stores may use the same places.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -71,6 +72,7 @@ class Arena {
 struct ArenaInfo {
   std::string path;
   uint64_t capacity_bytes = 0;
+  uint64_t allocated_bytes = 0;  // less than the capacity if Stasis did not make the file
   bool in_memory = true;
   bool in_use = false;                // its lock is held
   std::optional<ArenaRecord> record;  // absent if free or unreadable
@@ -135,8 +137,10 @@ class ArenaStore {
   Result<uint64_t> MakeReady(const ArenaKey& key, uid_t owner, uint64_t bytes,
                              const std::function<bool()>& go_on);
   // Returns the kept or ready file of the key with its lock, to be attached to a mover. kNotFound
-  // or kAborted if there is none, or if it is in use.
+  // or kAborted if there is none, or if it is in use. Acquire waits for the lock: hold it only for
+  // a short time, and release it for longer than kLockRetry before locking the file again.
   Result<Arena> OpenForNext(const ArenaKey& key);
+  static constexpr std::chrono::milliseconds kLockRetry{5};
   // Frees the ready file of the key. Returns the number of freed bytes.
   uint64_t FreeReady(const ArenaKey& key);
   // Frees all files without data and all kept data, for `arena free`. Returns the number of freed
@@ -153,8 +157,8 @@ class ArenaStore {
   Result<Arena> OpenFile(const std::string& path, bool in_memory);
   Result<Arena> NewFile(const std::string& path, const ArenaPlace& place, uint64_t bytes);
   Result<Arena> TakeFree(const ArenaPlace& place, uid_t owner, uint64_t bytes);
-  Result<Arena> OpenKept(const ArenaPlace& place, const ArenaKey& key, const std::string& path);
-  Result<Arena> OpenReady(const ArenaPlace& place, const ArenaKey& key, const std::string& path);
+  Result<Arena> OpenForSuspend(const std::string& from, const ArenaPlace& place,
+                               const std::string& path);
   struct ReadyStep;
   Result<ReadyStep> GrowReady(const ArenaPlace& place, const ArenaKey& key, uid_t owner,
                               uint64_t bytes);

@@ -19,9 +19,9 @@ namespace {
 
 // Small enough that a suspend which needs the file at the same time hardly waits.
 constexpr uint64_t kStepBytes = 64u << 20;
-// How long a suspend waits for the end of such a step, or for a mover that registers the file.
-constexpr std::chrono::seconds kStepTimeout{2};
-constexpr std::chrono::milliseconds kReadyRetry{5};
+// How long a suspend waits for the end of such a step, or for a mover that registers a part of the
+// file. Without the file it would need the memory twice.
+constexpr std::chrono::seconds kLockTimeout{10};
 
 bool IsInUse(const Result<Arena>& arena) { return !arena && arena.error().code == Code::kAborted; }
 
@@ -38,17 +38,18 @@ Status Touch(int fd, uint64_t from, uint64_t to) {
 
 }  // namespace
 
-Result<Arena> ArenaStore::OpenReady(const ArenaPlace& place, const ArenaKey& key,
-                                    const std::string& path) {
-  const std::string ready = ReadyPath(place, key);
-  auto arena = OpenFile(ready, place.in_memory());
-  for (const Deadline deadline = Deadline::In(kStepTimeout);
+// Opens the kept or ready file `from` and renames it to `path`, which marks it as in use. Waits
+// while it is made larger or registered. Returns kNotFound if there is none.
+Result<Arena> ArenaStore::OpenForSuspend(const std::string& from, const ArenaPlace& place,
+                                         const std::string& path) {
+  auto arena = OpenFile(from, place.in_memory());
+  for (const Deadline deadline = Deadline::In(kLockTimeout);
        IsInUse(arena) && !deadline.passed();) {
-    std::this_thread::sleep_for(kReadyRetry);
-    arena = OpenFile(ready, place.in_memory());
+    std::this_thread::sleep_for(kLockRetry);
+    arena = OpenFile(from, place.in_memory());
   }
   if (!arena) return arena;
-  if (::rename(ready.c_str(), path.c_str()) != 0) return FailErrno(errno, "rename " + ready);
+  if (::rename(from.c_str(), path.c_str()) != 0) return FailErrno(errno, "rename " + from);
   arena->path_ = path;
   return arena;
 }
@@ -71,15 +72,20 @@ struct ArenaStore::ReadyStep {
 // Grows the file by one step. Returns kNotFound if the process is suspended.
 Result<ArenaStore::ReadyStep> ArenaStore::GrowReady(const ArenaPlace& place, const ArenaKey& key,
                                                     uid_t owner, uint64_t bytes) {
+  for (const ArenaPlace& any : places_) {
+    if (PathExists(DataPath(any.path, key))) {
+      return Fail(Code::kNotFound, "the process is suspended");
+    }
+  }
   auto arena = OpenForNext(key);
   if (arena) {
     const uint64_t before = arena->capacity_bytes_;
     if (before < bytes) STASIS_TRY(Allocate(*arena, place, std::min(bytes, before + kStepBytes)));
     return ReadyStep{std::move(*arena), before};
   }
-  if (arena.error().code != Code::kNotFound || PathExists(DataPath(place.path, key))) {
-    return Fail(std::move(arena.error()));
-  }
+  if (arena.error().code != Code::kNotFound) return Fail(std::move(arena.error()));
+  // A suspend may have renamed the file since the check above.
+  if (PathExists(DataPath(place.path, key))) return Fail(std::move(arena.error()));
   const std::string path = ReadyPath(place, key);
   arena = TakeFree(place, owner, bytes);
   if (!arena) {

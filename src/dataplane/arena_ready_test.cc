@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <future>
 
 #include "base/file.h"
 #include "dataplane/arena.h"
+#include "dataplane/arena_file.h"
 
 namespace stasis::dataplane {
 namespace {
@@ -35,6 +37,15 @@ class ArenaReadyTest : public ::testing::Test {
     auto store = ArenaStore::Open(paths_, options);
     if (!store) throw std::runtime_error(store.error().ToString());
     return std::move(*store);
+  }
+  // Leaves data of the process that its next suspend compares with.
+  void Keep(uint64_t bytes) const {
+    ArenaStore store = Store();
+    auto arena = store.Acquire(key_, kOwner, Ranges(bytes));
+    ASSERT_TRUE(arena);
+    ArenaHashes hashes{{}, std::vector<Id128>(BlockCount(arena->record().ranges))};
+    ASSERT_TRUE(store.Complete(*arena, {}, hashes));
+    ASSERT_TRUE(store.KeepData(std::move(*arena)));
   }
   static std::vector<Range> Ranges(uint64_t bytes) { return {{0x1000, bytes, 0, bytes}}; }
   uint64_t MakeReady(const ArenaKey& key, uint64_t bytes) const {
@@ -87,17 +98,47 @@ TEST_F(ArenaReadyTest, GrowsWhatIsThere) {
   EXPECT_EQ(MakeReady(key_, 6 * kMib), 10 * kMib) << "never shrinks";
   EXPECT_EQ(UsedMib(), 10u);
   // Data that is kept for the next suspend grows in place, and stays valid.
-  ArenaStore store = Store();
-  auto arena = store.Acquire(key_, kOwner, Ranges(10 * kMib));
-  ASSERT_TRUE(arena);
-  ArenaHashes hashes{{}, std::vector<Id128>(BlockCount(arena->record().ranges))};
-  ASSERT_TRUE(store.Complete(*arena, {}, hashes));
-  ASSERT_TRUE(store.KeepData(std::move(*arena)));
+  Keep(10 * kMib);
   EXPECT_EQ(MakeReady(key_, 16 * kMib), 16 * kMib);
   EXPECT_EQ(States(), std::vector<std::string>{"kept"});
-  arena = store.Acquire(key_, kOwner, Ranges(16 * kMib));
+  ArenaStore store = Store();
+  auto arena = store.Acquire(key_, kOwner, Ranges(16 * kMib));
   ASSERT_TRUE(arena);
   EXPECT_TRUE(arena->knows_data());
+}
+
+// Without the file, the suspend would need the memory twice.
+TEST_F(ArenaReadyTest, ASuspendWaitsForTheLockOfTheFile) {
+  for (const bool kept : {true, false}) {
+    kept ? Keep(8 * kMib) : static_cast<void>(MakeReady(key_, 8 * kMib));
+    ArenaStore store = Store();
+    auto held = store.OpenForNext(key_);
+    ASSERT_TRUE(held);
+    auto suspend = std::async(std::launch::async, [this] {
+      auto arena = Store().Acquire(key_, kOwner, Ranges(8 * kMib));
+      return arena && arena->knows_data();
+    });
+    EXPECT_EQ(suspend.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+    held = Fail(Code::kNotFound, "released");
+    EXPECT_EQ(suspend.get(), kept);
+    EXPECT_EQ(UsedMib(), 8u);
+    ASSERT_TRUE(store.Remove(*store.Find(key_)));
+  }
+}
+
+TEST_F(ArenaReadyTest, NothingGrowsWhileTheProcessIsSuspended) {
+  Keep(4 * kMib);
+  const std::string path = DataPath(Store().places().front().path, key_);
+  ASSERT_TRUE(WriteFileDurably(path, "data of the suspend"));
+  EXPECT_EQ(MakeReady(key_, 16 * kMib), 0u);
+  EXPECT_EQ(UsedMib(), 4u);
+}
+
+TEST_F(ArenaReadyTest, TheListTellsWhatIsAllocated) {
+  MakeReady(key_, 4 * kMib);
+  const std::string path = Store().List()->front().path;
+  ASSERT_EQ(::truncate(path.c_str(), 1 << 30), 0);
+  EXPECT_EQ(Store().List()->front().allocated_bytes, 4 * kMib);
 }
 
 TEST_F(ArenaReadyTest, TakesFreeMemoryOfTheSameOwnerOnly) {

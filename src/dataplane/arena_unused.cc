@@ -42,6 +42,7 @@ Result<std::vector<ArenaInfo>> ArenaStore::List() {
       struct stat st;
       if (::lstat(info.path.c_str(), &st) != 0) continue;
       info.capacity_bytes = static_cast<uint64_t>(st.st_size);
+      info.allocated_bytes = static_cast<uint64_t>(st.st_blocks) * 512;
       info.in_use = IsLocked(info.path);
       info.kept = KeyOfKept(name).has_value();
       info.ready = KeyOfReady(name).has_value();
