@@ -9,18 +9,27 @@
 #include "base/operation_id.h"
 
 namespace stasis::api {
+namespace {
+
+// More than any machine has, and little enough for sums. A user can change the answer of a worker.
+constexpr uint64_t kMostReadyBytes = uint64_t{1} << 50;
+
+}  // namespace
 
 ArenaReserve::ArenaReserve(uint64_t most_bytes, StartWorker start)
     : most_bytes_(most_bytes == 0 ? std::numeric_limits<uint64_t>::max() : most_bytes),
       start_(std::move(start)) {}
 
 void ArenaReserve::SetNeeds(const std::string& name, const v1::WorkerRequest& work,
-                            v1::ReadyArenasRequest needs) {
+                            v1::ReadyArenasRequest needs, uint64_t room_bytes) {
   std::unique_lock lock(mutex_);
   auto found = entries_.find(name);
   if (found == entries_.end() && needs.needs().empty()) return;
   Entry& entry = found == entries_.end() ? entries_[name] : found->second;
-  if (entry.started && entry.needs.SerializeAsString() == needs.SerializeAsString()) return;
+  const bool scarce =
+      entry.ready_bytes > 0 && entry.ready_bytes + OthersReadyBytes(name) > room_bytes;
+  const bool same = entry.needs.SerializeAsString() == needs.SerializeAsString();
+  if (entry.started && same && (!scarce || entry.running)) return;
   entry.work = work;
   entry.needs = std::move(needs);
   entry.started = false;
@@ -30,13 +39,27 @@ void ArenaReserve::SetNeeds(const std::string& name, const v1::WorkerRequest& wo
   start();
 }
 
+uint64_t ArenaReserve::ReadyBytes(const std::string& name) const {
+  std::lock_guard lock(mutex_);
+  auto found = entries_.find(name);
+  return found == entries_.end() ? 0 : found->second.ready_bytes;
+}
+
+uint64_t ArenaReserve::OthersReadyBytes(const std::string& name) const {
+  uint64_t bytes = 0;
+  for (const auto& [other, entry] : entries_) {
+    if (other != name) bytes = std::min(bytes + entry.ready_bytes, kMostReadyBytes);
+  }
+  return bytes;
+}
+
 // Returns a function that must be called without the lock.
 std::function<void()> ArenaReserve::Prepare(const std::string& name, Entry& entry) {
   entry.started = entry.running = true;
-  uint64_t others = 0;
-  for (const auto& [other, its] : entries_) others += other == name ? 0 : its.ready_bytes;
+  const uint64_t others = OthersReadyBytes(name);
   v1::ReadyArenasRequest request = entry.needs;
   request.set_most_bytes(most_bytes_ - std::min(most_bytes_, others));
+  request.set_others_ready_bytes(others);
   v1::WorkerRequest work = entry.work;
   work.set_method("ReadyArenas");
   work.set_request(request.SerializeAsString());
@@ -60,7 +83,7 @@ void ArenaReserve::Ended(const std::string& name, const Result<v1::ReadyArenasRe
   std::unique_lock lock(mutex_);
   Entry& entry = entries_[name];
   entry.running = false;
-  if (response) entry.ready_bytes = response->ready_bytes();
+  if (response) entry.ready_bytes = std::min(response->ready_bytes(), kMostReadyBytes);
   if (!entry.started) {
     auto start = Prepare(name, entry);
     lock.unlock();

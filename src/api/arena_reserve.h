@@ -25,9 +25,13 @@ class ArenaReserve {
   ArenaReserve(uint64_t most_bytes, StartWorker start);
 
   // The processes of one user's folders have this memory on the GPU. `work` is a request of the
-  // user without a method. Does nothing if this has not changed since the last time.
+  // user without a method. `room_bytes` is the host memory that is not allocated. Does nothing if
+  // the needs have not changed since the last time, unless less memory is free than is ready: the
+  // worker then gives some back.
   void SetNeeds(const std::string& entry, const v1::WorkerRequest& work,
-                v1::ReadyArenasRequest needs);
+                v1::ReadyArenasRequest needs, uint64_t room_bytes);
+  // Returns how much memory is ready for the processes of these folders, as their worker said.
+  uint64_t ReadyBytes(const std::string& entry) const;
 
  private:
   struct Entry {
@@ -38,11 +42,13 @@ class ArenaReserve {
     uint64_t ready_bytes = 0;
   };
   std::function<void()> Prepare(const std::string& name, Entry& entry);
+  // Of all entries except one.
+  uint64_t OthersReadyBytes(const std::string& name) const;
   void Ended(const std::string& name, const Result<v1::ReadyArenasResponse>& response);
 
   const uint64_t most_bytes_;
   const StartWorker start_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::map<std::string, Entry> entries_;
 };
 

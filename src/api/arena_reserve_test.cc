@@ -17,7 +17,7 @@ class ArenaReserveTest : public ::testing::Test {
     return needs;
   }
   void Set(const std::string& entry, v1::ReadyArenasRequest needs) {
-    reserve_.SetNeeds(entry, {}, std::move(needs));
+    reserve_.SetNeeds(entry, {}, std::move(needs), room_bytes_);
   }
   // Ends the first worker that has not ended.
   void End(uint64_t ready_bytes) {
@@ -28,6 +28,7 @@ class ArenaReserveTest : public ::testing::Test {
     done(response);
   }
 
+  uint64_t room_bytes_ = 1000;
   std::vector<v1::ReadyArenasRequest> requests_;  // of all workers
   std::vector<Done> workers_;
   ArenaReserve reserve_{100, [this](const v1::WorkerRequest& work, Done done) {
@@ -74,6 +75,48 @@ TEST_F(ArenaReserveTest, TheLimitIsForAllUsers) {
   End(40);
   Set("a", Needs({70}));
   EXPECT_EQ(requests_.back().most_bytes(), 60u);
+}
+
+TEST_F(ArenaReserveTest, AWorkerKnowsWhatIsReadyForOthers) {
+  Set("a", Needs({60}));
+  EXPECT_EQ(requests_.back().others_ready_bytes(), 0u);
+  End(60);
+  Set("b", Needs({10}));
+  EXPECT_EQ(requests_.back().others_ready_bytes(), 60u);
+  End(10);
+  Set("c", Needs({10}));
+  EXPECT_EQ(requests_.back().others_ready_bytes(), 70u);
+  EXPECT_EQ(reserve_.ReadyBytes("a"), 60u);
+  EXPECT_EQ(reserve_.ReadyBytes("d"), 0u);
+}
+
+TEST_F(ArenaReserveTest, FalseAnswersCannotWrapTheSum) {
+  Set("a", Needs({60}));
+  End(UINT64_MAX);
+  Set("b", Needs({60}));
+  End(UINT64_MAX);
+  Set("c", Needs({60}));
+  EXPECT_EQ(requests_.back().most_bytes(), 0u);
+  EXPECT_EQ(requests_.back().others_ready_bytes(), uint64_t{1} << 50);
+}
+
+TEST_F(ArenaReserveTest, GivesBackWhenMemoryBecomesScarce) {
+  Set("a", Needs({30}));
+  End(30);
+  Set("b", Needs({20}));
+  End(20);
+  room_bytes_ = 50;
+  Set("a", Needs({30}));
+  EXPECT_EQ(requests_.size(), 2u);
+  room_bytes_ = 49;
+  Set("a", Needs({30}));
+  ASSERT_EQ(requests_.size(), 3u);
+  Set("a", Needs({30}));
+  EXPECT_EQ(requests_.size(), 3u) << "one worker at a time";
+  End(25);
+  EXPECT_EQ(requests_.size(), 3u);
+  Set("a", Needs({30}));
+  EXPECT_EQ(requests_.size(), 3u) << "45 are ready now";
 }
 
 TEST_F(ArenaReserveTest, AFailureIsNotRepeatedUntilTheNeedsChange) {

@@ -97,9 +97,12 @@ Result<v1::ReadyArenasResponse> ReadyArenas(Call& call, const v1::ReadyArenasReq
   STASIS_TRY(store.Sweep());
   STASIS_ASSIGN(const auto arenas, store.List());
   STASIS_ASSIGN(const uint64_t room, dataplane::RoomIn(store.places().front(), false));
-  const dataplane::ReadyPlan plan = dataplane::PlanReady(
-      NeedsOf(request), arenas,
-      {.most_bytes = request.most_bytes(), .free_bytes = room, .complete = request.complete()});
+  const dataplane::ReadyPlan plan =
+      dataplane::PlanReady(NeedsOf(request), arenas,
+                           {.most_bytes = request.most_bytes(),
+                            .free_bytes = room,
+                            .others_ready_bytes = request.others_ready_bytes(),
+                            .complete = request.complete()});
   for (const ArenaKey& key : plan.free) store.FreeReady(key);
 
   std::map<device::GpuUuid, std::vector<ArenaKey>> made;
@@ -129,7 +132,7 @@ Result<v1::ReadyArenasResponse> ReadyArenas(Call& call, const v1::ReadyArenasReq
   }
   STASIS_ASSIGN(const auto after, store.List());
   for (const auto& arena : after) {
-    if (arena.ready) response.set_ready_bytes(response.ready_bytes() + arena.capacity_bytes);
+    if (arena.ready) response.set_ready_bytes(response.ready_bytes() + arena.allocated_bytes);
   }
   return response;
 }

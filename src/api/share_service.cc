@@ -290,15 +290,17 @@ Result<sharing::SurveyAnswer> ShareService::SurveyAll() {
   if (!owners.empty()) workers.Ask(kOwn, own_, gpus);
   await();
   ShareAnswer answer(BelongsTo);
+  uint64_t room_bytes = 0;
   // The figures of the machine come from the daemon's own worker, because users can change theirs.
   if (auto own = workers.answers().find(kOwn); own != workers.answers().end()) {
     if (!own->second) return Fail(own->second.error());
     answer.AddMachine(*own->second);
+    room_bytes = own->second->host_room_bytes();
   }
   for (const auto& [entry, owner] : owners) {
     auto found = workers.answers().find(entry);
     if (found != workers.answers().end() && found->second) {
-      AddPrograms(entry, owner, *found->second, answer);
+      AddPrograms(entry, owner, *found->second, room_bytes, answer);
       continue;
     }
     if (found != workers.answers().end()) {
@@ -338,11 +340,12 @@ void ShareService::Pause(const std::string& entry) {
 }
 
 void ShareService::AddPrograms(const std::string& entry, const ShareOwner& owner,
-                               const v1::ShareSurvey& survey, ShareAnswer& answer) {
+                               const v1::ShareSurvey& survey, uint64_t room_bytes,
+                               ShareAnswer& answer) {
   const std::string key = ShareOwnerKey(owner.caller.uid, survey.folders());
   if (!owners_.Resolve(entry, key)) return;
   std::set<std::string> ids = answer.AddPrograms(key, owner.caller.uid, survey);
-  Reserve(entry, owner, survey);
+  Reserve(entry, owner, survey, room_bytes);
   if (survey.jobs().empty()) owners_.Forget(entry);
   std::set<std::string> jobs;
   for (const auto& job : survey.jobs()) {
@@ -359,7 +362,7 @@ void ShareService::AddPrograms(const std::string& entry, const ShareOwner& owner
 }
 
 void ShareService::Reserve(const std::string& entry, const ShareOwner& owner,
-                           const v1::ShareSurvey& survey) {
+                           const v1::ShareSurvey& survey, uint64_t room_bytes) {
   if (!reserve_) return;
   v1::ReadyArenasRequest request;
   request.set_complete(true);
@@ -367,7 +370,7 @@ void ShareService::Reserve(const std::string& entry, const ShareOwner& owner,
     if (program.busy()) request.set_complete(false);
     request.mutable_needs()->MergeFrom(program.arenas());
   }
-  reserve_->SetNeeds(entry, owner.work, std::move(request));
+  reserve_->SetNeeds(entry, owner.work, std::move(request), room_bytes);
 }
 
 void ShareService::Start(const sharing::Plan::Swap& swap,

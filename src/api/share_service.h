@@ -72,8 +72,9 @@ class ShareService final : private sharing::Surveys, private sharing::Swaps {
   void Start(const sharing::Plan::Swap& swap,
              std::function<void(sharing::SwapResult)> done) override;
   Result<sharing::SurveyAnswer> SurveyAll();
+  // `room_bytes` is the host memory that is not allocated.
   void AddPrograms(const std::string& entry, const ShareOwner& owner, const v1::ShareSurvey& survey,
-                   ShareAnswer& answer);
+                   uint64_t room_bytes, ShareAnswer& answer);
   bool IsPaused(const std::string& entry);
   // Leaves an owner alone for a while, and surveys again after it.
   void Pause(const std::string& entry);
@@ -82,7 +83,8 @@ class ShareService final : private sharing::Surveys, private sharing::Swaps {
   std::string Find(const Caller& caller, const v1::WorkerRequest& work, const std::string& target);
 
   // Hands the memory of an owner's programs to `reserve_`.
-  void Reserve(const std::string& entry, const ShareOwner& owner, const v1::ShareSurvey& survey);
+  void Reserve(const std::string& entry, const ShareOwner& owner, const v1::ShareSurvey& survey,
+               uint64_t room_bytes);
 
   const v1::WorkerRequest own_;
   ShareOwners owners_;

@@ -152,25 +152,28 @@ void Survey(gpu_state::Services& services, gpu_state::SurveyAgents& agents, cons
   if (failed || !plan::CheckNotUnderWay(services.paths, root)) program.set_busy(true);
 }
 
-// Host memory that suspends can still use: free memory, and arenas whose data is not needed.
-uint64_t HostFreeBytes(const Paths& paths) {
+uint64_t HostTotalBytes() {
+  struct sysinfo info {};
+  return ::sysinfo(&info) == 0 ? uint64_t{info.totalram} * info.mem_unit : 0;
+}
+
+// Adds the host memory that suspends can still use: free memory, and arenas of this user whose data
+// is not needed.
+void AddHostBytes(const Paths& paths, v1::ShareSurvey& survey) {
   auto store = gpu_state::ExistingArenas(paths);
   const dataplane::ArenaPlace place =
       store && store->places().front().in_memory()
           ? store->places().front()
           : dataplane::ArenaPlace{dataplane::ArenaPlace::Kind::kSharedMemory, "/dev/shm"};
   uint64_t bytes = dataplane::RoomIn(place, /*ignore_memory_check=*/false).value_or(0);
+  survey.set_host_room_bytes(bytes);
   auto arenas = store ? store->List() : Result<std::vector<dataplane::ArenaInfo>>();
   for (const auto& arena : arenas.value_or(std::vector<dataplane::ArenaInfo>())) {
     const bool unused = arena.kept || (!arena.record && arena.damage.empty());
     if (arena.in_memory && unused && !arena.in_use) bytes += arena.capacity_bytes;
   }
-  return bytes;
-}
-
-uint64_t HostTotalBytes() {
-  struct sysinfo info {};
-  return ::sysinfo(&info) == 0 ? uint64_t{info.totalram} * info.mem_unit : 0;
+  survey.set_host_free_bytes(bytes);
+  survey.set_host_total_bytes(HostTotalBytes());
 }
 
 // Returns true if the job shares GPUs now, or will when it is restored.
@@ -231,8 +234,7 @@ Result<v1::ShareSurvey> SurveyShares(Call& call, const v1::SurveySharesRequest& 
   gpu_state::Services services =
       gpu_state::MakeServices(call.paths, call.settings, STASIS_VERSION, /*keep_arenas=*/false);
   if (request.gpus()) {
-    survey.set_host_free_bytes(HostFreeBytes(call.paths));
-    survey.set_host_total_bytes(HostTotalBytes());
+    AddHostBytes(call.paths, survey);
     auto gpus = services.device->Gpus();
     // Without a driver there are no GPUs to share.
     if (!gpus && gpus.error().code != Code::kUnimplemented) return Fail(std::move(gpus).error());

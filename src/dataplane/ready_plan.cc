@@ -26,7 +26,7 @@ ReadyPlan PlanReady(const std::vector<ReadyNeed>& needs, const std::vector<Arena
   for (const ArenaInfo& arena : arenas) {
     if (!arena.key || !arena.in_memory) continue;
     Files& of_key = files[*arena.key];
-    if (arena.ready) ready_bytes += arena.capacity_bytes;
+    if (arena.ready) ready_bytes += arena.allocated_bytes;
     (arena.ready ? of_key.ready : of_key.kept) = &arena;
     of_key.away |= !arena.ready && !arena.kept;
   }
@@ -37,8 +37,8 @@ ReadyPlan PlanReady(const std::vector<ReadyNeed>& needs, const std::vector<Arena
   uint64_t free_bytes = bounds.free_bytes;
   auto free_ready = [&](const ArenaKey& key, Files& of_key) {
     plan.free.push_back(key);
-    ready_bytes -= of_key.ready->capacity_bytes;
-    free_bytes += of_key.ready->capacity_bytes;
+    ready_bytes -= of_key.ready->allocated_bytes;
+    free_bytes += of_key.ready->allocated_bytes;
     of_key.ready = nullptr;
   };
   for (auto& [key, of_key] : files) {
@@ -47,7 +47,9 @@ ReadyPlan PlanReady(const std::vector<ReadyNeed>& needs, const std::vector<Arena
     if (superseded || (bounds.complete && !needed.contains(key))) free_ready(key, of_key);
   }
   // The bounds may have become smaller. Give back what would be made ready last.
-  auto too_much = [&] { return ready_bytes > bounds.most_bytes || ready_bytes > free_bytes; };
+  // The part of the free memory that may be as large as the ready files of this user.
+  auto share = [&] { return free_bytes - std::min(free_bytes, bounds.others_ready_bytes); };
+  auto too_much = [&] { return ready_bytes > bounds.most_bytes || ready_bytes > share(); };
   for (auto need = needs.rbegin(); need != needs.rend() && too_much(); ++need) {
     Files& of_key = files[need->key];
     if (of_key.ready == nullptr || of_key.ready->in_use) continue;
@@ -56,7 +58,7 @@ ReadyPlan PlanReady(const std::vector<ReadyNeed>& needs, const std::vector<Arena
 
   uint64_t left = 0;
   if (!too_much()) {
-    left = std::min(bounds.most_bytes - ready_bytes, (free_bytes - ready_bytes) / 2);
+    left = std::min(bounds.most_bytes - ready_bytes, (share() - ready_bytes) / 2);
   }
   left = left / kUnit * kUnit;
   for (const ReadyNeed& need : needs) {

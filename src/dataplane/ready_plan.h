@@ -1,8 +1,8 @@
 // Decides for which running processes host memory is made ready before their next suspend
 // (arena.reserve). A pure function.
 //
-// The memory of all ready files together stays below two bounds: `most_bytes`, and half of what
-// they and the free memory are together, so that at least as much stays free.
+// The memory of the ready files stays below two bounds: `most_bytes`, and so much that at least as
+// much memory stays free as is ready for all users together.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ struct ReadyNeed {
 
 struct ReadyBounds {
   uint64_t most_bytes = 0;
-  uint64_t free_bytes = 0;  // memory that arenas can still allocate
+  uint64_t free_bytes = 0;          // memory that arenas can still allocate
+  uint64_t others_ready_bytes = 0;  // ready for programs of other users
   // `needs` has all running programs. Otherwise nothing is freed for lack of a need.
   bool complete = true;
 };

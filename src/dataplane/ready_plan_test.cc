@@ -11,7 +11,7 @@ ReadyNeed Need(int pid, uint64_t bytes) { return {Key(pid), 1000, bytes}; }
 ArenaInfo File(int pid, uint64_t bytes) {
   ArenaInfo info;
   info.key = Key(pid);
-  info.capacity_bytes = bytes;
+  info.capacity_bytes = info.allocated_bytes = bytes;
   return info;
 }
 ArenaInfo Ready(int pid, uint64_t bytes) {
@@ -68,6 +68,28 @@ TEST_F(ReadyPlanTest, LeavesAsMuchMemoryFreeAsItUses) {
   arenas_ = {Ready(1, 2 * kGib)};
   needs_ = {Need(1, 2 * kGib), Need(2, 100 * kGib)};
   EXPECT_EQ(Plan().make, (std::vector{Need(2, 4 * kGib)})) << "then 6 are ready and 6 are free";
+}
+
+// Otherwise each user would take half of what the others have left.
+TEST_F(ReadyPlanTest, LeavesAsMuchMemoryFreeAsAllUsersHaveReady) {
+  bounds_.free_bytes = 10 * kGib;
+  bounds_.others_ready_bytes = 4 * kGib;
+  needs_ = {Need(1, 100 * kGib)};
+  EXPECT_EQ(Plan().make, (std::vector{Need(1, 3 * kGib)})) << "then 7 are ready and 7 are free";
+  bounds_.others_ready_bytes = 10 * kGib;
+  EXPECT_TRUE(Plan().make.empty());
+  bounds_.others_ready_bytes = UINT64_MAX;
+  arenas_ = {Ready(1, kGib)};
+  EXPECT_EQ(Plan().free, std::vector{Key(1)});
+  EXPECT_TRUE(Plan().make.empty());
+}
+
+TEST_F(ReadyPlanTest, CountsWhatIsAllocated) {
+  bounds_.free_bytes = 10 * kGib;
+  arenas_ = {Ready(1, 100 * kGib)};
+  arenas_[0].allocated_bytes = 2 * kGib;
+  needs_ = {Need(1, kGib), Need(2, 100 * kGib)};
+  EXPECT_EQ(Plan().make, (std::vector{Need(2, 4 * kGib)}));
 }
 
 TEST_F(ReadyPlanTest, GivesBackWhatNoProgramNeeds) {
