@@ -72,6 +72,19 @@ sharing::Facts ShareAnswer::FactsOf(const v1::ShareSurvey::Program& program, boo
   return facts;
 }
 
+void ShareAnswer::AddReady(const std::set<std::string>& ids, uint64_t ready_bytes) {
+  uint64_t data_bytes = 0;
+  for (const std::string& id : ids) {
+    const auto& facts = answer_.survey.programs.at(id);
+    if (!facts || facts->state != State::kAwake) continue;
+    for (const auto& [gpu, memory] : facts->memory) {
+      data_bytes = std::min(data_bytes + memory.data, kMostBytes);
+    }
+  }
+  uint64_t& free_bytes = answer_.survey.host_free_bytes;
+  free_bytes = std::min(free_bytes + std::min(ready_bytes, data_bytes), kMostBytes);
+}
+
 std::set<std::string> ShareAnswer::AddPrograms(const std::string& key, uid_t uid,
                                                const v1::ShareSurvey& survey) {
   std::set<std::string> ids;

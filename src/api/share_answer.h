@@ -28,6 +28,9 @@ class ShareAnswer {
   // Sizes are limited to those of the GPUs, and each process belongs to one program.
   std::set<std::string> AddPrograms(const std::string& key, uid_t uid,
                                     const v1::ShareSurvey& survey);
+  // Counts memory as free that is ready for these programs of one user, as AddPrograms returned
+  // them, because they use it when they are suspended.
+  void AddReady(const std::set<std::string>& ids, uint64_t ready_bytes);
   // Nothing is known of this program, so nothing is done with it.
   void AddUnknown(const std::string& id) { answer_.survey.programs[id] = std::nullopt; }
 

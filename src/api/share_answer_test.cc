@@ -62,6 +62,21 @@ TEST_F(ShareAnswerTest, AnHonestProgram) {
   EXPECT_EQ(answer.programs.at("4001-a/llama").signal_file, "/state/jobs/llama/share");
 }
 
+TEST_F(ShareAnswerTest, MemoryThatIsReadyForProgramsCountsAsFree) {
+  v1::ShareSurvey survey;
+  AddGpu(*survey.add_programs() = Program("llama", 7), "gpu0", 40 * kGiB, 0);
+  auto& away = *survey.add_programs() = Program("away", 8);
+  away.set_state("suspended");
+  AddGpu(away, "gpu0", 8 * kGiB, 0);
+  const auto ids = answer_.AddPrograms("4001-a", kAlice, survey);
+  answer_.AddReady(ids, 30 * kGiB);
+  answer_.AddReady({}, 30 * kGiB);
+  EXPECT_EQ(ShareAnswer(answer_).Take().survey.host_free_bytes, 130 * kGiB);
+  answer_.AddReady(ids, UINT64_MAX);
+  EXPECT_EQ(std::move(answer_).Take().survey.host_free_bytes, 170 * kGiB)
+      << "not more than the programs need";
+}
+
 TEST_F(ShareAnswerTest, SizesAreLimitedToTheGpu) {
   v1::ShareSurvey survey;
   AddGpu(*survey.add_programs() = Program("false", 7), "gpu0", uint64_t{1} << 62, UINT64_MAX);

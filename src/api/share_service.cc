@@ -345,7 +345,11 @@ void ShareService::AddPrograms(const std::string& entry, const ShareOwner& owner
   const std::string key = ShareOwnerKey(owner.caller.uid, survey.folders());
   if (!owners_.Resolve(entry, key)) return;
   std::set<std::string> ids = answer.AddPrograms(key, owner.caller.uid, survey);
-  Reserve(entry, owner, survey, room_bytes);
+  if (reserve_) {
+    // The daemon's own worker has counted the memory of its user.
+    if (owner.caller.uid != ::geteuid()) answer.AddReady(ids, reserve_->ReadyBytes(entry));
+    Reserve(entry, owner, survey, room_bytes);
+  }
   if (survey.jobs().empty()) owners_.Forget(entry);
   std::set<std::string> jobs;
   for (const auto& job : survey.jobs()) {
