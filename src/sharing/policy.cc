@@ -46,6 +46,9 @@ uint64_t AskedBytes(const Program& program) {
   return sum;
 }
 
+// The greatest number if the sum is greater: a program can say any size.
+uint64_t Sum(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
+
 // One thing that makes room: the program goes to a lower state.
 struct Step {
   size_t program;
@@ -292,9 +295,23 @@ class Decider {
     decision_.refusals.push_back({reason, At(waiting).id});
   }
 
+  // Returns false if the program must not grow, because it or others might then never find host
+  // memory for what has to leave.
+  bool MayGrow(size_t waiting) const {
+    if (AskedBytes(At(waiting)) == 0) return true;
+    Table table = table_;
+    for (size_t i = 0; i < table.programs.size(); ++i) {
+      Program& other = table.programs[i];
+      if (i == waiting || planned_[i] || other.granted) continue;
+      for (Memory& memory : other.memory) memory.asked = 0;
+    }
+    return HostHasRoom(table, 0);
+  }
+
   void Serve(size_t waiting) {
     const Program& program = At(waiting);
     if (!FitsBesidePinned(waiting)) return Refuse(waiting, Refusal::Reason::kGpuMemory);
+    if (!MayGrow(waiting)) return Refuse(waiting, Refusal::Reason::kHostMemory);
     const Bytes need = Need(program);
     const Bytes spare = Least(free_soon_, free_later_);
     if (AllAtLeast(Least(free_now_, spare), need)) {
@@ -342,15 +359,34 @@ Time Turn(const Settings& settings, const Program& program, const Program& waiti
                   settings.turn_factor * std::max(program.swap_cost, waiting.swap_cost));
 }
 
-bool HostHasRoom(const Table& table, uint64_t bytes) {
-  uint64_t left = table.host_bytes;
+uint64_t HostNeed(const Table& table, uint64_t bytes) {
+  uint64_t need = bytes;
+  bool whole = false;  // a program leaves other GPUs too than the one on which room is made
   for (const Program& program : table.programs) {
-    for (const uint64_t used : {DataBytes(program), AskedBytes(program)}) {
-      if (used > left) return false;
-      left -= used;
-    }
+    const auto uses = [](const Memory& memory) { return memory.data + memory.asked > 0; };
+    whole |= std::count_if(program.memory.begin(), program.memory.end(), uses) > 1;
   }
-  return bytes <= left;
+  for (size_t gpu = 0; gpu < table.gpu_bytes.size(); ++gpu) {
+    uint64_t data = 0, away = 0, largest = bytes, second = 0, contexts = 0;
+    for (const Program& program : table.programs) {
+      const Memory& memory = program.memory[gpu];
+      const uint64_t size = Sum(memory.data, memory.asked);
+      data = Sum(data, size);
+      contexts = Sum(contexts, memory.contexts);
+      if (std::min(program.state, program.target) != State::kAwake) away = Sum(away, memory.data);
+      second = std::max(second, std::min(largest, size));
+      largest = std::max(largest, size);
+    }
+    const uint64_t served = Sum(Sum(contexts, largest), second);
+    const uint64_t stays =
+        whole ? 0 : table.gpu_bytes[gpu] - std::min(table.gpu_bytes[gpu], served);
+    need = Sum(need, std::max(data - std::min(data, stays), away));
+  }
+  return need;
+}
+
+bool HostHasRoom(const Table& table, uint64_t bytes) {
+  return HostNeed(table, bytes) <= table.host_bytes;
 }
 
 Decision Decide(const Table& table) { return Decider(table).Run(); }

@@ -49,8 +49,10 @@ struct Action {
 // then fails, as it would without sharing.
 struct Refusal {
   enum class Reason {
-    kGpuMemory,   // it does not fit, even if all that are not pinned leave
-    kHostMemory,  // the data that would have to leave does not fit into Table::host_bytes
+    kGpuMemory,  // it does not fit, even if all that are not pinned leave
+    // The data that would have to leave does not fit into Table::host_bytes, or might not if the
+    // program had what it asks for.
+    kHostMemory,
   };
   Reason reason;
   std::string id;
@@ -69,8 +71,15 @@ Decision Decide(const Table& table);
 // The length of a turn of `program` while `waiting` waits for its end.
 Time Turn(const Settings& settings, const Program& program, const Program& waiting);
 
-// Returns false if a program with `bytes` of data might find no host memory for what must leave
-// to serve it: the data of all programs, and of this one, must fit at the same time.
+// Returns the host memory that suffices whatever programs leave, if one more has `bytes` of data.
+//
+// A program leaves only when the GPU is full, and only if its memory is needed for the one that
+// waits. So no more than the waiting program and one other are missing on a full GPU: at least the
+// rest of it stays there. Nothing can be said of a GPU that is not full, nor if a program has data
+// on several GPUs, of which it leaves all.
+uint64_t HostNeed(const Table& table, uint64_t bytes);
+
+// Returns false if that is more than there is.
 bool HostHasRoom(const Table& table, uint64_t bytes);
 
 }  // namespace stasis::sharing

@@ -246,6 +246,54 @@ TEST(PolicyTest, WhatCannotLeaveForLackOfHostMemoryStays) {
   EXPECT_FALSE(HostHasRoom(table, 1));
 }
 
+// A GPU of 80 keeps at least 80 - 30 - 20 of the data: room is made for one, and at most one more
+// than necessary leaves.
+TEST(PolicyTest, NotAllDataCanBeInHostMemoryAtOnce) {
+  Table table = MakeTable();
+  AddAwake(&table, "a", 30);
+  AddAwake(&table, "b", 20);
+  AddAwake(&table, "c", 20);
+  AddAsleep(&table, "d", 20);
+  EXPECT_EQ(HostNeed(table, 0), 60u);
+  EXPECT_EQ(HostNeed(table, 25), 25u + 65u) << "this one may be the one that leaves";
+  EXPECT_EQ(HostNeed(table, UINT64_MAX), UINT64_MAX);
+  table.programs[0].memory[0].contexts = 4;
+  EXPECT_EQ(HostNeed(table, 0), 64u);
+  for (size_t i : {0, 1, 2}) table.programs[i].state = table.programs[i].target = State::kSuspended;
+  EXPECT_EQ(HostNeed(table, 0), 90u) << "by hand";
+}
+
+TEST(PolicyTest, AllDataOfProgramsOnSeveralGpusMayLeave) {
+  Table table = MakeTable(2);
+  AddAwake(&table, "a", 10);
+  AddAwake(&table, "b", 10);
+  EXPECT_EQ(HostNeed(table, 0), 0u);
+  table.programs[0].memory[1].data = 5;
+  EXPECT_EQ(HostNeed(table, 0), 25u);
+}
+
+// Else it, or another one, could later wait at its gate for ever.
+TEST(PolicyTest, AnAllocationFailsThatLeavesTooLittleHostMemory) {
+  Table table = MakeTable();
+  AddAwake(&table, "idle", 50).used_last = Time(0);
+  AddAsleep(&table, "asleep", 20);
+  Program& asks = AddAwake(&table, "asks", 10);
+  asks.memory[0].asked = 50;
+  asks.wanted_since = seconds(990);
+  table.host_bytes = 129;
+  EXPECT_EQ(Actions(table), "");
+  EXPECT_EQ(Refusals(table), "asks host");
+  table.host_bytes = 130;
+  EXPECT_EQ(Actions(table), "suspend idle");
+  // What another asks for counts only when it was granted.
+  Program& other = AddAwake(&table, "other", 1);
+  other.memory[0].asked = 50;
+  other.wanted_since = seconds(995);
+  table.host_bytes = 131;
+  EXPECT_EQ(Actions(table), "suspend idle");
+  EXPECT_EQ(Refusals(table), "other host");
+}
+
 TEST(PolicyTest, AProgramThatFitsNowhereIsRefused) {
   Table table = MakeTable();
   AddWaiting(&table, "huge", 75, 990, 6);

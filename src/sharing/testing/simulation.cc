@@ -45,9 +45,11 @@ class Simulation {
     for (size_t i = 0; i < programs; ++i) AddProgram();
     uint64_t data = 0;
     for (const Program& program : table_.programs) data += Asked(program);
-    // Room for the data of all, or for less.
+    // Room for the data of all, for as much as may have to leave, or for less.
     tight_ = habits == Habits::kMixed && Chance(4);
-    table_.host_bytes = tight_ ? data * Number(2, 9) / 10 : data * 3;
+    table_.host_bytes = tight_      ? data * Number(2, 9) / 10
+                        : Chance(2) ? HostNeed(table_, 0) * Number(100, 130) / 100
+                                    : data * 3;
   }
 
   Trace Run() {
@@ -205,8 +207,12 @@ class Simulation {
     for (size_t gpu = 0; gpu < table_.gpu_bytes.size(); ++gpu) {
       Memory& memory = program.memory[gpu];
       const auto bytes = uint64_t(Number(1, int64_t(table_.gpu_bytes[gpu]) / 8));
-      if (memory.contexts == 0 || (!tight_ && !HostHasRoom(table_, bytes))) continue;
-      memory.asked = bytes;
+      if (memory.contexts == 0) continue;
+      const uint64_t before = std::exchange(memory.asked, bytes);
+      if (!tight_ && !HostHasRoom(table_, 0)) {
+        memory.asked = before;
+        continue;
+      }
       Wants(program);
       return;
     }
@@ -249,7 +255,7 @@ class Simulation {
       }
     } else if (Chance(2)) {
       program.pinned = !program.pinned;
-    } else if (IsAwake(program) && !program.granted && !tight_) {
+    } else if (IsAwake(program) && !program.granted && !tight_ && HostHolds(program)) {
       program.by_hand = ByHand::kSuspend;
       Begin(program, State::kContextKept);
     } else if (IsStable(program) && program.state != State::kAwake) {
@@ -259,6 +265,15 @@ class Simulation {
       changed = false;
     }
     if (changed) NobodyWaitedBefore();
+  }
+
+  // Others still find host memory when this program's data is there.
+  bool HostHolds(const Program& program) const {
+    Table table = table_;
+    for (Program& row : table.programs) {
+      if (row.id == program.id) row.state = row.target = State::kContextKept;
+    }
+    return HostHasRoom(table, 0);
   }
 
   // The bound holds only from now on, and a suspend may turn out to have been in vain.
