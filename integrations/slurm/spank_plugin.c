@@ -42,6 +42,12 @@
 
 SPANK_PLUGIN(stasis, 1)
 
+#define TEXT_OF(number) TEXT(number)
+#define TEXT(number) #number
+/* `stasis slurm check` looks for this text in the file of the plugin. */
+__attribute__((used)) static const char compiled_for[] =
+    "stasis: compiled for Slurm " TEXT_OF(SLURM_VERSION_NUMBER);
+
 enum { PATH_SIZE = 4096, OPTIONS_SIZE = 256, NAME_SIZE = 64 };
 
 static char launcher[PATH_SIZE];
@@ -125,6 +131,22 @@ int slurm_spank_init(spank_t spank, int count, char** words) {
   const spank_context_t context = spank_context();
   if (context == S_CTX_LOCAL || context == S_CTX_REMOTE || context == S_CTX_ALLOCATOR) {
     return spank_option_register(spank, &stasis_option) == ESPANK_SUCCESS ? 0 : -1;
+  }
+  return 0;
+}
+
+/* Where jobs are submitted: passes the folders of Stasis to the Epilog, where their names begin
+ * with SPANK_ (`stasis slurm epilog`). */
+int slurm_spank_init_post_opt(spank_t spank, int count, char** words) {
+  static const char* const folders[] = {"STASIS_STATE_DIR", "STASIS_ARENA_DIR", "STASIS_IMAGE_DIR",
+                                        "XDG_STATE_HOME"};
+  (void)count;
+  (void)words;
+  const spank_context_t context = spank_context();
+  if (context != S_CTX_LOCAL && context != S_CTX_ALLOCATOR) return 0;
+  for (size_t i = 0; i < sizeof folders / sizeof *folders; ++i) {
+    const char* value = getenv(folders[i]);
+    if (value != NULL) spank_job_control_setenv(spank, folders[i], value, 1);
   }
   return 0;
 }

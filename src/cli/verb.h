@@ -70,6 +70,7 @@ void RegisterRestore(App app, const std::function<void(Action)>& select);
 void RegisterCheck(App app, const std::function<void(Action)>& select);
 void RegisterContainer(App app, const std::function<void(Action)>& select);
 void RegisterCdi(App app, const std::function<void(Action)>& select);
+void RegisterSlurm(App app, const std::function<void(Action)>& select);
 void RegisterRecover(App app, const std::function<void(Action)>& select);
 void RegisterCompletion(App app, const std::function<void(Action)>& select);
 void RegisterConfig(App app, const std::function<void(Action)>& select);

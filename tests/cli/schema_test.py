@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The --json output of every command matches docs/schema/: a field that is not described, or
 described and missing, is an error."""
+import os
 import pathlib
 import re
 import subprocess
@@ -54,7 +55,7 @@ class Walk:
     def __call__(self, name, *words, expect=0, **more):
         """Runs the command NAME with more words; `image-ls` means `image ls`."""
         inner = name.split("-")[0] in ("image", "arena", "gpu", "config", "daemon", "container", "cdi", "key", "repo",
-                                       "share")
+                                       "share", "slurm")
         document = self.world.stasis("--json", *name.split("-", 1 if inner else 0), *words, expect=expect, **more).json()
         self.check("error" if "error" in document else name, document)
         return document
@@ -111,6 +112,10 @@ def walk(world, run):
     run("config-show", env={"STASIS_HELPER_IDLE_S": "7"})
     run("check", expect=(0, 5))
     run("completion", "bash")
+    run("slurm-check", expect=(0, 5))
+    run("slurm-config")
+    run("slurm-epilog", env={"SLURM_JOB_ID": "7", "SLURM_JOB_UID": str(os.getuid()),
+                             "SPANK_STASIS_STATE_DIR": str(world.state)})
     run.check("plugin", world.stasis("plugin", "install", "--json").json())
     containers(world, run)
     run("key-show", expect=3)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Common behaviour of all commands: version and help, misspelt words, and results that cannot be
 written."""
+import os
 import pathlib
 import re
 import shutil
@@ -89,15 +90,16 @@ def full_disk(world):
     world.stasis("run", "--share", "--job", "shares", "--", "sleep", "1000")
     pid = str(program.pid)
     seen = set()
+    env = {**world.env, "SLURM_JOB_ID": "7", "SLURM_JOB_UID": str(os.getuid()), "SPANK_STASIS_STATE_DIR": str(world.state)}
 
     def into_nothing(words, json=True):
         with open("/dev/full", "w") as full:
-            done = subprocess.run([world.bin / "stasis", *(["--json"] if json else []), *words], env=world.env,
+            done = subprocess.run([world.bin / "stasis", *(["--json"] if json else []), *words], env=env,
                                   cwd=world.folder, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True,
                                   timeout=90, check=False)
         demand("standard output: No space left on device" in done.stderr and done.returncode in (1, 5),
                f"{words}: {done.returncode}\n{done.stderr}")
-        demand(done.returncode == 1 or words[0] in ("check", "container"), f"{words}: {done.returncode}")
+        demand(done.returncode == 1 or words[0] in ("check", "container", "slurm"), f"{words}: {done.returncode}")
         seen.add(" ".join(words[:2]))
         seen.add(words[0])
 
@@ -116,7 +118,8 @@ def full_disk(world):
                  "image push old -R fleet", "image pull old -R fleet --name copy", "repo remove fleet", "arena reserve 4MiB",
                  "arena ls", "gpu ls", f"gpu state {pid}", f"gpu restore-tid {pid}", f"gpu lock {pid}",
                  f"gpu checkpoint {pid}", f"gpu restore {pid}", f"gpu unlock {pid}", f"gpu toggle {pid}",
-                 f"gpu toggle {pid}", "check", "check job", "recover",
+                 f"gpu toggle {pid}", "check", "check job", "slurm check",
+                 "slurm config", "slurm epilog", "recover",
                  "share", "share pin shares", "share unpin shares", "kill shares -s KILL", "config show", "completion bash", "daemon status",
                  "suspend job", "resume job", "dump job --name new", "restore job", "kill found -s KILL", "delete ended",
                  "image delete old", "image gc", "arena free", "run --job short --no-agent -- true", "daemon drain"):

@@ -55,6 +55,7 @@ SlurmctldParameters=preempt_send_user_signal
 SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2,sched_min_interval=0
 PlugStackConfig={folder}/plugstack.conf
 CliFilterPlugins=cli_filter/lua
+{epilog}
 NodeName=DEFAULT CPUs=2 RealMemory=1000
 NodeName={prefix}1 NodeHostname={host} NodeAddr=127.0.0.1 Port=17001 Gres=gpu:own:1,gpu:other:1
 NodeName={prefix}2 NodeHostname={host} NodeAddr=127.0.0.1 Port=17002 Gres=gpu:other:1,gpu:own:1
@@ -76,8 +77,9 @@ def missing(build):
 class Cluster:
     """Call start() before any other method, and stop() at the end."""
 
-    def __init__(self, build, kill_wait=30, requeues=10):
+    def __init__(self, build, kill_wait=30, requeues=10, epilog=False):
         self.requeues = requeues
+        self.epilog = epilog
         self.world = World(build, devices=2, memory="512M", uid=ALICE)
         self.folder = self.world.folder / "slurm"
         self.kill_wait = kill_wait
@@ -159,7 +161,7 @@ class Cluster:
     def _configure_slurm(self):
         (self.folder / "slurm.conf").write_text(CONFIG.format(
             folder=self.folder, host=socket.gethostname(), prefix=self.prefix, nodes=f"{self.prefix}[1-2]",
-            kill_wait=self.kill_wait))
+            kill_wait=self.kill_wait, epilog=f"Epilog={self.folder}/epilog.sh" if self.epilog else ""))
 
     def _configure(self):
         write = lambda name, text: (self.folder / name).write_text(text)  # noqa: E731
@@ -174,7 +176,22 @@ class Cluster:
         write("gres.conf", "".join(
             f"NodeName={node} Name=gpu Type={'own' if number == owner else 'other'} File={self.folder}/dev/nvidia{number}\n"
             for owner, node in enumerate(self.nodes) for number in (0, 1)))
+        # The node would be drained if it failed.
+        write("epilog.sh", f"""\
+#!/bin/sh
+[ ! -e {self.folder}/no-epilog ] || exit 0
+{self.world.bin}/stasis -q slurm epilog >>{self.folder}/epilog.log 2>&1 || echo "job $SLURM_JOB_ID: $?" >>{self.folder}/epilog.log
+""")
+        (self.folder / "epilog.sh").chmod(0o755)
         self.set_plugin(f"{self.world.build}/{PLUGIN}")
+
+    def set_epilog(self, runs):
+        """Lets the Epilog do its work, or do nothing."""
+        hold = self.folder / "no-epilog"
+        hold.unlink(missing_ok=True) if runs else hold.touch()
+
+    def epilog_log(self):
+        return processes.text_of(self.folder / "epilog.log")
 
     def set_plugin(self, words):
         """Sets the line of plugstack.conf, which every step and command reads."""

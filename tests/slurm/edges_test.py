@@ -3,7 +3,9 @@
 
 Real slurmctld, slurmd and munged; an ordinary user; two nodes with a software GPU each."""
 
+import json
 import pathlib
+import subprocess
 import sys
 import time
 
@@ -12,7 +14,7 @@ import isolate  # noqa: E402
 from processes import wait_until  # noqa: E402
 from world import demand  # noqa: E402
 
-from cluster import ALICE, GPU, SOON_S  # noqa: E402
+from cluster import ALICE, GPU, PLUGIN, SOON_S  # noqa: E402
 from common import BATCH, STEP, arenas, expect_gone, finish, images, main, script  # noqa: E402
 
 
@@ -152,17 +154,50 @@ def requeued_at_the_end_of_a_restore(cluster):
 
 
 def cancelled_while_suspended(cluster):
-    """Slurm kills a suspended job without SIGTERM. The memory that has its GPU data is freed all the same."""
-    job = cluster.submit(script(cluster, STEP), GPU)
-    job.expect_count()
-    cluster.command("scontrol", "suspend", job.id)
-    job.await_state("SUSPENDED")
-    wait_until(lambda: arenas(cluster), SOON_S, lambda: f"the GPU data does not leave:\n{job.tell()}")
-    cluster.command("scancel", job.id)
-    job.await_end("CANCELLED")
+    """Slurm kills a suspended job without SIGTERM. The memory that has its GPU data is freed all the same: by the plugin,
+    or by the Epilog if the plugin cannot do it. Both leave the memory of another suspended job alone."""
+    plugin = f"{cluster.world.build}/{PLUGIN}"
+    cluster.set_epilog(False)
+    jobs = [cluster.submit(script(cluster, STEP), GPU, f"--nodelist={cluster.nodes[0]}")]
+    jobs[0].expect_count()
+    launcher = cluster.folder / "launcher"  # the plugin does not find the command by this name
+    launcher.symlink_to(cluster.world.build / "libexec" / "stasis-step")
+    cluster.set_plugin(f"{plugin} launcher={launcher}")
+    jobs.append(cluster.submit(script(cluster, STEP), GPU, f"--nodelist={cluster.nodes[1]}"))
+    jobs[1].expect_count()
+    for job in jobs:
+        cluster.command("scontrol", "suspend", job.id)
+    for job in jobs:
+        job.await_state("SUSPENDED")
+    for left in (1, 0):
+        wait_until(lambda left=left: len(arenas(cluster)) == left + 1, SOON_S,
+                   lambda: f"{arenas(cluster)}\n{jobs[0].tell()}\n{jobs[1].tell()}")
+        job = jobs[1 - left]
+        cluster.command("scancel", job.id)
+        job.await_end("CANCELLED")
+        wait_until(lambda left=left: len(arenas(cluster)) == left, SOON_S, lambda: f"memory: {arenas(cluster)}")
+        cluster.set_epilog(True)
+    cluster.set_plugin(plugin)
     cluster.await_idle()
-    demand(not arenas(cluster), lambda: f"memory is left: {arenas(cluster)}")
     expect_gone(cluster, job)
+
+
+def checked(cluster):
+    """`stasis slurm check` finds what is wrong with this cluster, as a user and as root."""
+    def findings(user, expect):
+        done = subprocess.run([*cluster.words_of(user), cluster.world.bin / "stasis", "--json", "slurm", "check"],
+                              env=cluster.env, text=True, capture_output=True, timeout=120, check=False)
+        demand(done.returncode == expect, lambda: f"{done.returncode}: {done.stdout}{done.stderr}")
+        return {one["id"]: one["level"] for one in json.loads(done.stdout)["findings"] if one["level"] != "ok"}
+    # KillWait is short here, and the nodes have one disk.
+    expected = {"dump-time": "warning", "memory-limit": "note", "images": "warning"}
+    for user in (ALICE, 0):
+        found = findings(user, 0)
+        demand(found == {**expected, **({"images": "note"} if user == 0 else {})}, lambda found=found: f"{found}")
+    cluster.set_plugin("/no/such/stasis.so")
+    found = findings(ALICE, 5)
+    demand(found.get("plugin") == "cannot", lambda: f"{found}")
+    cluster.set_plugin(f"{cluster.world.build}/{PLUGIN}")
 
 
 def nothing_left(cluster):
@@ -171,13 +206,14 @@ def nothing_left(cluster):
     groups = [str(group) for group in cluster.control_groups() if "/job_" in str(group)]
     files = [str(path) for path in (*cluster.world.images.glob("*"), *cluster.world.state.glob("slurm/*"))]
     demand(not groups, lambda: f"control groups: {groups}")
+    demand(cluster.epilog_log() == "", lambda: f"the Epilog: {cluster.epilog_log()}")
     demand(not cluster.world.leftovers(), lambda: f"left: {cluster.world.leftovers()}")
     cancelled = [path for path in files if not path.endswith((".env", ".log"))]
     demand(not cancelled, lambda: f"files: {files}")
 
 
 TESTS = (two_steps, two_tasks, array, terminal, restarted_node, time_limit, full_disk, memory_limit, short_kill_wait,
-         requeued_at_the_end_of_a_restore, cancelled_while_suspended, nothing_left)
+         requeued_at_the_end_of_a_restore, cancelled_while_suspended, checked, nothing_left)
 
 if __name__ == "__main__":
-    sys.exit(main(TESTS))
+    sys.exit(main(TESTS, epilog=True))

@@ -15,7 +15,9 @@ import sys
 # From the top layer to the bottom one. Tests and test fakes are exempt.
 ALLOWED = {
     'bench': 'cli api operations checks gpu_state plan jobs dataplane repository store objects device config base abi',
-    'cli': 'conformance api config base abi',
+    'cli': 'conformance slurm_setup api config base abi',
+    # The checks and the clean-up of Slurm's nodes.
+    'slurm_setup': 'process base',
     # The conformance run of `stasis check --gpu`: runs the commands of Stasis as a user does.
     'conformance': 'base abi',
     'api': 'sharing operations checks gpu_state plan jobs shim health containers dataplane repository store migration objects '

@@ -1,0 +1,105 @@
+#include "slurm_setup/epilog.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "slurm_setup/site.h"
+
+namespace stasis::slurm_setup {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class FakeCommands : public UserCommands {
+ public:
+  Status Run(const std::vector<std::string>& args) override {
+    log.push_back(fmt::format("{}", fmt::join(args, " ")));
+    if (args[0] == failing) return Fail(Code::kFailedPrecondition, args[0] + " failed");
+    return {};
+  }
+  std::vector<std::string> log;
+  std::string failing;
+};
+
+TEST(Epilog, UndoesOperationsBeforeItFreesMemory) {
+  FakeCommands commands;
+  EXPECT_TRUE(FreeLeftovers(commands));
+  EXPECT_THAT(commands.log, ElementsAre("recover", "arena free"));
+}
+
+TEST(Epilog, FreesMemoryAlthoughAnOperationCannotBeUndone) {
+  FakeCommands commands;
+  commands.failing = "recover";
+  const Status freed = FreeLeftovers(commands);
+  ASSERT_FALSE(freed);
+  EXPECT_THAT(freed.error().ToString(), HasSubstr("recover failed"));
+  EXPECT_THAT(commands.log, ElementsAre("recover", "arena free"));
+}
+
+TEST(Epilog, TakesFoldersOfThePluginAndNoProgram) {
+  const char* variables[] = {"SLURM_JOB_ID=7",
+                             "SLURM_JOB_UID=1001",
+                             "STASIS_STATE_DIR=/x",
+                             "SPANK_STASIS_STATE_DIR=/state",
+                             "SPANK_STASIS_CRIU=/evil",
+                             "SPANK_LD_PRELOAD=/evil.so",
+                             nullptr};
+  const auto job = ReadEndedJob(const_cast<char**>(variables));
+  ASSERT_TRUE(job);
+  EXPECT_EQ(job->id, "7");
+  EXPECT_EQ(job->uid, 1001U);
+  EXPECT_THAT(job->folders, ElementsAre("STASIS_STATE_DIR=/state"));
+}
+
+TEST(Epilog, NeedsTheVariablesOfSlurm) {
+  const char* none[] = {nullptr};
+  const char* wrong[] = {"SLURM_JOB_ID=7", "SLURM_JOB_UID=1001x", nullptr};
+  for (const char** variables : {none, wrong}) {
+    const auto job = ReadEndedJob(const_cast<char**>(variables));
+    ASSERT_FALSE(job);
+    EXPECT_EQ(job.error().code, Code::kInvalidArgument);
+  }
+}
+
+TEST(Site, ReadsThePluginFromAnIncludedFile) {
+  char pattern[] = "/tmp/slurm-site-XXXXXX";
+  const std::string folder = ::mkdtemp(pattern);
+  ASSERT_TRUE(MakeDirs(folder + "/conf.d"));
+  ASSERT_TRUE(MakeDirs(folder + "/plugins"));
+  ASSERT_TRUE(ReplaceFile(folder + "/plugstack.conf", "include conf.d/*\n"));
+  ASSERT_TRUE(ReplaceFile(folder + "/conf.d/1", "include ../plugstack.conf\noptional stasis.so\n"));
+  ASSERT_TRUE(ReplaceFile(folder + "/plugins/stasis.so", "stasis: compiled for Slurm 0x160508"));
+  ASSERT_TRUE(ReplaceFile(folder + "/epilog", "#!/bin/sh\nstasis slurm epilog || true\n"));
+  SiteOptions options;
+  options.paths = {folder + "/run", folder + "/data", {}, {}};
+  const Site site = ReadSite(options, [&](const std::vector<std::string>& argv) {
+    return argv.back() == "config"
+               ? Result<std::string>(fmt::format("SLURM_CONF = {0}/slurm.conf\nEpilog = "
+                                                 "{0}/epilog\nPluginDir = /none:{0}/plugins\n",
+                                                 folder))
+               : Result<std::string>(
+                     "PartitionName=a TotalNodes=1\nPartitionName=b TotalNodes=3\n");
+  });
+  EXPECT_EQ(site.problem, "");
+  EXPECT_EQ(site.plugin_path, folder + "/plugins/stasis.so");
+  EXPECT_EQ(site.compiled_for, (Release{22, 5}));
+  EXPECT_EQ(site.nodes(), 3);
+  EXPECT_EQ(site.epilog_calls, true);
+  EXPECT_EQ(site.images.problem, "");
+  ASSERT_TRUE(RemoveTree(folder));
+}
+
+TEST(Site, CommandsThatFailTellWhy) {
+  EXPECT_EQ(RunBounded({"echo", "yes"}).value_or(""), "yes\n");
+  const auto failed = RunBounded({"sh", "-c", "echo reason >&2; exit 3"});
+  ASSERT_FALSE(failed);
+  EXPECT_THAT(failed.error().ToString(), HasSubstr("exited with code 3: reason"));
+  EXPECT_FALSE(RunBounded({"/no/such/program"}));
+}
+
+}  // namespace
+}  // namespace stasis::slurm_setup
