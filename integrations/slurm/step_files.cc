@@ -38,6 +38,7 @@ Result<StepFiles> StepFiles::Open(const std::string& job, int restarts, char* co
   files.script_ = folder + "/" + job;
   files.variables_ = files.script_ + ".env";
   files.log_path_ = files.script_ + ".log";
+  files.errors_path_ = files.script_ + ".err";
   files.is_requeued_ = restarts > 0;
   if (!files.is_requeued_) files.Remove();
   return files;
@@ -75,6 +76,7 @@ void StepFiles::Remove() {
   (void)RemoveFile(script_);
   (void)RemoveTree(variables_);
   (void)RemoveFile(log_path_);
+  (void)RemoveFile(errors_path_);
 }
 
 }  // namespace stasis::slurm

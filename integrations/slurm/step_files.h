@@ -4,6 +4,7 @@
 //   JOB.env/NAME  the SLURM* variables of the task's current step, one file for each
 //   JOB.log       what stasis-step and its commands have reported; a step whose srun has ended
 //                 cannot print it any more
+//   JOB.err       the program's standard error, if it is apart from its output (error_output.h)
 #pragma once
 
 #include <string>
@@ -30,11 +31,12 @@ class StepFiles {
   // Opens the log for reading and appending.
   Result<UniqueFd> OpenLog() const;
   const std::string& log_path() const { return log_path_; }
+  const std::string& errors_path() const { return errors_path_; }
 
   void Remove();
 
  private:
-  std::string script_, variables_, log_path_;
+  std::string script_, variables_, log_path_, errors_path_;
   bool is_requeued_ = false;
 };
 

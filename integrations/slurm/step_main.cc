@@ -19,6 +19,7 @@
 #include "base/install_layout.h"
 #include "base/rights.h"
 #include "base/subprocess.h"
+#include "slurm/error_output.h"
 #include "slurm/step_files.h"
 #include "slurm/task.h"
 
@@ -226,12 +227,22 @@ Result<int> RunTask(TaskOptions options) {
   STASIS_ASSIGN(const std::string variables, files.WriteVariables(environ));
   environment.push_back(std::string(kVariables) + "=" + variables);
   STASIS_ASSIGN(const std::string root, InstallRoot());
+  // A program that was started with errors of its own has them after a requeue, too.
+  std::optional<ErrorOutput> errors;
+  if (AreApart(STDOUT_FILENO, STDERR_FILENO) || PathExists(files.errors_path())) {
+    STASIS_ASSIGN(errors, ErrorOutput::Follow(files.errors_path()));
+    STASIS_ASSIGN(const std::string step, LibexecProgram("stasis-step"));
+    options.program = WordsWithErrors(step, files.errors_path(), options.program);
+  }
   RealCommands commands(root + "/bin/stasis", files);
   Task task(std::move(options), commands);
   STASIS_TRY(task.Begin(environment));
   while (!task.exit_code()) {
-    pollfd fds[] = {{signals.get(), POLLIN, 0}, {timer.get(), POLLIN, 0}};
-    if (::poll(fds, 2, -1) < 0 && errno != EINTR) return FailErrno(errno, "poll");
+    pollfd fds[] = {{signals.get(), POLLIN, 0},
+                    {timer.get(), POLLIN, 0},
+                    {errors ? errors->fd() : -1, POLLIN, 0}};
+    if (::poll(fds, 3, -1) < 0 && errno != EINTR) return FailErrno(errno, "poll");
+    if (errors) errors->Copy(STDERR_FILENO);
     uint64_t expired = 0;
     if (::read(timer.get(), &expired, sizeof expired) == sizeof expired) task.OnTimer();
     signalfd_siginfo info;
@@ -243,6 +254,7 @@ Result<int> RunTask(TaskOptions options) {
     if (task.exit_code()) break;
     if (auto code = commands.Reap()) task.OnAttachedEnd(*code);
   }
+  if (errors) errors->Copy(STDERR_FILENO);  // the program has ended
   if (*task.exit_code() == 0) files.Remove();
   return *task.exit_code();
 }
@@ -264,6 +276,7 @@ int EndAs(int code) {
 
 int Main(const std::vector<std::string>& words) {
   HoldRights();
+  if (const int code = ExecWithErrors(words); code >= 0) return code;
   auto options = ParseTaskOptions(words);
   if (!options) {
     Tell(options.error());

@@ -208,7 +208,7 @@ def nothing_left(cluster):
     demand(not groups, lambda: f"control groups: {groups}")
     demand(cluster.epilog_log() == "", lambda: f"the Epilog: {cluster.epilog_log()}")
     demand(not cluster.world.leftovers(), lambda: f"left: {cluster.world.leftovers()}")
-    cancelled = [path for path in files if not path.endswith((".env", ".log"))]
+    cancelled = [path for path in files if not path.endswith((".env", ".log", ".err"))]
     demand(not cancelled, lambda: f"files: {files}")
 
 

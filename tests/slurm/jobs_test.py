@@ -147,14 +147,24 @@ def missing_parts(cluster):
 
 
 def script_with_steps(cluster):
-    """A batch script that runs srun cannot be dumped: it begins anew, and its step continues."""
-    job = cluster.submit("echo begins\n" + script(cluster, STEP), GPU, "--stasis")
+    """A batch script that runs srun cannot be dumped: it begins anew, and its step continues. The step's standard error
+    stays apart from its output."""
+    errors = cluster.world.folder / "step.err"
+    step = f"srun -n1 --stasis --open-mode=append -e {errors} " + """bash -c '
+echo before >&2
+{workloads}/counter --memory 32M
+echo "after the program: $?" >&2'"""
+    job = cluster.submit("echo begins\n" + script(cluster, step), GPU, "--stasis")
     job.await_state("RUNNING")
     job.expect_count()
+    wait_until(lambda: processes.text_of(errors) == "before\n", SOON_S, lambda: f"{processes.text_of(errors)}\n{job.tell()}")
     job.requeue()
     job.expect_count()
     finish(cluster, job)
     demand(job.output().count("begins\n") == 2, lambda: f"the script:\n{job.output()}")
+    told = [line for line in processes.text_of(errors).splitlines() if not line.startswith("slurmstepd")]
+    demand(told == ["before", "after the program: 0"], lambda: f"{told}\n{job.tell()}")
+    demand("after the program" not in job.output(), job.tell)
 
 
 def without_gpu(cluster):
