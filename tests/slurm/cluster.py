@@ -55,7 +55,7 @@ SlurmctldParameters=preempt_send_user_signal
 SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2,sched_min_interval=0
 PlugStackConfig={folder}/plugstack.conf
 CliFilterPlugins=cli_filter/lua
-{epilog}
+{more}
 NodeName=DEFAULT CPUs=2 RealMemory=1000
 NodeName={prefix}1 NodeHostname={host} NodeAddr=127.0.0.1 Port=17001 Gres=gpu:own:1,gpu:other:1
 NodeName={prefix}2 NodeHostname={host} NodeAddr=127.0.0.1 Port=17002 Gres=gpu:other:1,gpu:own:1
@@ -74,14 +74,56 @@ def missing(build):
     return parts
 
 
+def move_to(place, build):
+    """Makes the checkout and the build visible below `place`, where a job with a /tmp of its own sees them too. Returns
+    the new path of the build."""
+    isolate.mount("tmpfs", place, "tmpfs", isolate.MS_NOSUID, "mode=755")
+    source, build = pathlib.Path(__file__).resolve().parents[2], pathlib.Path(build).resolve()
+    moved = {source: pathlib.Path(place) / "source", build: pathlib.Path(place) / "build"}
+    for path, there in moved.items():
+        there.mkdir()
+        isolate.mount(str(path), str(there), flags=isolate.MS_BIND)
+    # The build has a link with the old path.
+    criu = pathlib.Path(os.path.realpath(os.environ.get("STASIS_CRIU", build / "libexec" / "criu")))
+    if criu.is_relative_to(source):
+        os.environ["STASIS_CRIU"] = str(moved[source] / criu.relative_to(source))
+    return moved[build]
+
+
+def oldest_cpu():
+    """Returns a CPU on which a new mount namespace has a lower number than any that is created later."""
+    probe = """mount -t tmpfs none "$1" || exit
+shift
+for cpu; do
+  mkfifo /mnt/ready /mnt/done && touch /mnt/space || exit
+  taskset -c "$cpu" unshare --mount sh -c 'echo >/mnt/ready; read x </mnt/done' &
+  read x </mnt/ready
+  mount --bind "/proc/$!/ns/mnt" /mnt/space 2>/dev/null; result=$?
+  echo >/mnt/done
+  wait
+  [ $result = 0 ] || exit
+  umount /mnt/space
+  rm /mnt/ready /mnt/done
+done
+"""
+    cpus = [str(cpu) for cpu in sorted(os.sched_getaffinity(0))]
+    for cpu in cpus:
+        if subprocess.run(["taskset", "-c", cpu, "unshare", "--mount", "sh", "-c", probe, "sh", "/mnt", *cpus],
+                          timeout=60, check=False).returncode == 0:
+            return cpu
+    raise Failed("no mount namespace can be mounted")
+
+
 class Cluster:
     """Call start() before any other method, and stop() at the end."""
 
-    def __init__(self, build, kill_wait=30, requeues=10, epilog=False):
+    def __init__(self, build, kill_wait=30, requeues=10, epilog=False, place="/tmp"):
         self.requeues = requeues
-        self.epilog = epilog
-        self.world = World(build, devices=2, memory="512M", uid=ALICE)
+        if place != "/tmp":
+            build = move_to(place, build)
+        self.world = World(build, devices=2, memory="512M", uid=ALICE, place=place)
         self.folder = self.world.folder / "slurm"
+        self.more = [f"Epilog={self.folder}/epilog.sh"] if epilog else []  # lines of slurm.conf
         self.kill_wait = kill_wait
         # Control groups of nodes are named after them, and other tests may run at the same time.
         self.prefix = f"n{os.stat('/proc/self/ns/pid').st_ino}x"
@@ -89,6 +131,7 @@ class Cluster:
         self.env = {**self.world.env, "SLURM_CONF": str(self.folder / "slurm.conf"),
                     "PATH": f"/usr/sbin:/usr/bin:/sbin:/bin:{self.world.bin}",
                     "STASIS_HIDE_GPUS": "1"}  # otherwise no program could continue on another GPU
+        self.prefix_of_slurmd = []  # words before its command
         self._daemons = {}
         self._gpus = None
 
@@ -161,7 +204,7 @@ class Cluster:
     def _configure_slurm(self):
         (self.folder / "slurm.conf").write_text(CONFIG.format(
             folder=self.folder, host=socket.gethostname(), prefix=self.prefix, nodes=f"{self.prefix}[1-2]",
-            kill_wait=self.kill_wait, epilog=f"Epilog={self.folder}/epilog.sh" if self.epilog else ""))
+            kill_wait=self.kill_wait, more="\n".join(self.more)))
 
     def _configure(self):
         write = lambda name, text: (self.folder / name).write_text(text)  # noqa: E731
@@ -213,11 +256,30 @@ class Cluster:
         daemon.wait(SOON_S)
         self._start(name)
 
+    def use_private_folders(self):
+        """From now on each job has /tmp and /dev/shm for itself."""
+        self.more += ["JobContainerType=job_container/tmpfs", "PrologFlags=Contain"]
+        self._configure_slurm()
+        (self.folder / "job_container.conf").write_text("".join(
+            f"NodeName={node} AutoBasePath=true BasePath={self.folder}/private/{node}\n" for node in self.nodes))
+        # Linux 6.18 numbers mount namespaces per CPU, and refuses to mount one (as Slurm does) in a namespace with a
+        # higher number. So slurmd gets a namespace with a low number.
+        cpu = oldest_cpu()
+        everyone = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+        self.prefix_of_slurmd = ["taskset", "-c", str(cpu), "unshare", "--mount", "taskset", "-c", everyone]
+        for name in ("slurmctld", *self.nodes):
+            self.restart(name)
+        self.await_idle()
+
+    def mounts_of(self, node):
+        """Returns where slurmd of a node has mounted something."""
+        return [line.split()[1] for line in pathlib.Path(f"/proc/{self._daemons[node].pid}/mounts").read_text().splitlines()]
+
     def _start(self, name):
         if name == "slurmctld":
             self._daemon(name, "slurmctld", "-D")
         else:
-            self._daemon(name, "slurmd", "-D", "-N", name)
+            self._daemon(name, *self.prefix_of_slurmd, "slurmd", "-D", "-N", name)
 
     def set_kill_wait(self, seconds):
         self.kill_wait = seconds

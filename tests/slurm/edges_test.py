@@ -4,13 +4,16 @@
 Real slurmctld, slurmd and munged; an ordinary user; two nodes with a software GPU each."""
 
 import json
+import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
 import isolate  # noqa: E402
+import processes  # noqa: E402
 from processes import wait_until  # noqa: E402
 from world import demand  # noqa: E402
 
@@ -27,32 +30,43 @@ def expect_continues(job, counters=1):
     demand("starts over" not in job.output(), job.tell)
 
 
-def two_steps(cluster):
+def two_steps(cluster, beside):
     """Two steps that run at the same time are two targets with an image each."""
     step = "srun --overlap -n1 --stasis {workloads}/counter --memory 16M &\n"
-    job = cluster.submit(script(cluster, step + step + "wait"), GPU, "--mem=400")
+    job = cluster.submit(script(cluster, step + step + "wait"), GPU, "--mem=400", f"--nodelist={cluster.nodes[0]}")
     expect_continues(job, 2)
-    finish(cluster, job)
+    finish(cluster, job, may_run=[beside])
 
 
-def two_tasks(cluster):
+def two_tasks(cluster, beside):
     """Two tasks of a step are two targets, too."""
     job = cluster.submit(script(cluster, "srun --stasis {workloads}/counter --memory 16M"), "-n2", GPU,
-                         "--mem=400")
+                         "--mem=400", f"--nodelist={cluster.nodes[0]}")
     expect_continues(job, 2)
-    finish(cluster, job)
+    finish(cluster, job, may_run=[beside])
 
 
 def array(cluster):
-    """Each job of an array has a job id of its own, and so its own images."""
-    first = cluster.submit(script(cluster, STEP), GPU, "--array=1-2")
+    """Each job of an array has a job id of its own, and so its own images: here in a repository (--stasis=to=REPO)."""
+    remote = cluster.world.folder / "remote"
+    remote.mkdir()
+    os.chown(remote, ALICE, ALICE)
+    cluster.world.stasis("key", "create")
+    cluster.world.stasis("repo", "add", "fleet", remote, "--trust")
+    first = cluster.submit(script(cluster, STEP.replace("--stasis", "--stasis=to=fleet")), GPU, "--array=1-2")
     jobs = [first.of_array(number) for number in (1, 2)]
     for job in jobs:
         job.await_state("RUNNING")
         job.expect_count()
+
+    def pushed():
+        return [image["name"] for image in cluster.world.stasis("image", "ls", "-R", "fleet", "--json").json()["images"]]
     expect_continues(jobs[0])
+    demand(len(pushed()) == 1 and f"slurm-{jobs[0].id}." in pushed()[0], lambda: f"in the repository: {pushed()}")
+    demand(not images(cluster, jobs[0]), lambda: f"on this machine: {images(cluster, jobs[0])}")
     jobs[1].expect_count()
     finish(cluster, jobs[0], may_run=jobs)
+    demand(not pushed(), lambda: f"left in the repository: {pushed()}")
     finish(cluster, jobs[1])
 
 
@@ -64,25 +78,36 @@ def terminal(cluster):
     finish(cluster, job)
 
 
-def restarted_node(cluster):
-    """slurmd is restarted while a job runs."""
+def restarted_daemons(cluster):
+    """slurmd is restarted while a job runs, and stasisd is killed while it suspends the job's program."""
     job = cluster.submit(script(cluster, STEP), GPU, f"--nodelist={cluster.nodes[0]}")
     job.expect_count()
     cluster.restart(cluster.nodes[0])
+    world = cluster.world
+    world.stasis("daemon", "start", env={"STASIS_FAULT": "gpu-lock:before:hang"})
+    suspend = world.begin("suspend", f"slurm-{job.id}.0.0")
+    world.await_phase("gpu-lock")
+    for pid in (*world.daemons(), *world.named("stasis-worker")):
+        processes.end(pid)
+    demand(suspend.wait().code == 6, lambda: str(suspend))
     expect_continues(job)
     finish(cluster, job)
 
 
 def time_limit(cluster):
-    """A minute before its time limit a job gets SIGTERM (cli_filter.lua). It is dumped and requeued by its exit code."""
-    job = cluster.submit(script(cluster, BATCH), GPU, "--stasis", "--time=10")
+    """A minute before its time limit a job gets SIGTERM (cli_filter.lua). It is dumped and requeued by its exit code.
+    Other jobs run while Slurm, which looks at time limits twice a minute, does not notice it."""
+    job = cluster.submit(script(cluster, BATCH), GPU, "--stasis", "--time=10", f"--nodelist={cluster.nodes[1]}")
     job.await_state("RUNNING")
     job.expect_count()
     end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 50))
     cluster.command("scontrol", "update", f"JobId={job.id}", f"EndTime={end}")
-    job.await_state("PENDING")
-    cluster.command("scontrol", "update", f"JobId={job.id}", "TimeLimit=60")
-    job.start_now()
+    two_steps(cluster, job)
+    two_tasks(cluster, job)
+    wait_until(lambda: job.field("Restarts") == "1", SOON_S, job.tell)
+    if job.await_state("PENDING", "RUNNING") == "PENDING":  # it also starts by itself
+        cluster.command("scontrol", "update", f"JobId={job.id}", "TimeLimit=60", check=False)
+        job.start_now()
     job.expect_count()
     finish(cluster, job)
 
@@ -212,8 +237,31 @@ def nothing_left(cluster):
     demand(not cancelled, lambda: f"files: {files}")
 
 
-TESTS = (two_steps, two_tasks, array, terminal, restarted_node, time_limit, full_disk, memory_limit, short_kill_wait,
-         requeued_at_the_end_of_a_restore, cancelled_while_suspended, checked, nothing_left)
+def private_folders(cluster):
+    """Jobs with /tmp and /dev/shm of their own (job_container/tmpfs) continue on another node, in other such folders."""
+    cluster.use_private_folders()
+    jobs = [cluster.submit(script(cluster, f"ls -A /tmp /dev/shm\n{text}"), GPU, f"--nodelist={node}", "--stasis")
+            for text, node in zip((STEP, BATCH), cluster.nodes)]
+    for job in jobs:
+        job.expect_count()
+        demand(job.output().startswith("/dev/shm:\n\n/tmp:\n"), job.tell)
+    for job in jobs:
+        cluster.command("scontrol", "requeue", job.id)
+    for job in jobs:
+        job.await_state("PENDING")
+    for job, node in zip(jobs, reversed(cluster.nodes)):
+        job.start_now(node)
+    for job in jobs:
+        job.expect_count()
+    finish(cluster, jobs[0], may_run=jobs)
+    finish(cluster, jobs[1])
+    cluster.await_idle()
+    kept = [path for node in cluster.nodes for path in cluster.mounts_of(node) if re.search(r"/private/.*/\d+", path)]
+    demand(not kept, lambda: f"mounts: {kept}")
+
+
+TESTS = (time_limit, array, terminal, restarted_daemons, full_disk, memory_limit, short_kill_wait,
+         requeued_at_the_end_of_a_restore, cancelled_while_suspended, checked, nothing_left, private_folders)
 
 if __name__ == "__main__":
-    sys.exit(main(TESTS, epilog=True))
+    sys.exit(main(TESTS, epilog=True, place="/mnt"))

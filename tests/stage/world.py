@@ -80,10 +80,10 @@ CRIU_PROBE = "/tmp/.criu.move_mount_set_group."
 
 
 class World:
-    def __init__(self, build, devices=1, memory="1G", keep=False, daemon=False, uid=0, capabilities=()):
+    def __init__(self, build, devices=1, memory="1G", keep=False, daemon=False, uid=0, capabilities=(), place="/tmp"):
         """`daemon`: a daemon executes the commands, one for each of their environments. `uid`: the
         owner of the directory and of all processes started by these methods. `capabilities`: those
-        that the user's commands of Stasis have."""
+        that the user's commands of Stasis have. `place`: where the directory is created."""
         self.daemon = daemon
         self._daemons = {}  # environment of commands, which includes the daemon's socket -> daemon
         self.build = pathlib.Path(build).absolute()
@@ -94,7 +94,7 @@ class World:
         self.capabilities = capabilities
         self.every = False  # run long lists of cases completely
         self.agent = True  # start programs under the agent; otherwise the driver saves all memory
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="world-", dir="/tmp"))
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="world-", dir=place))
         self.state = self.folder / "state"
         self.images = self.state / "data" / "images"
         self.journal = self.state / "run" / "journal"
