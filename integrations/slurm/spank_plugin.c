@@ -138,8 +138,8 @@ int slurm_spank_init(spank_t spank, int count, char** words) {
 /* Where jobs are submitted: passes the folders of Stasis to the Epilog, where their names begin
  * with SPANK_ (`stasis slurm epilog`). */
 int slurm_spank_init_post_opt(spank_t spank, int count, char** words) {
-  static const char* const folders[] = {"STASIS_STATE_DIR", "STASIS_ARENA_DIR", "STASIS_IMAGE_DIR",
-                                        "XDG_STATE_HOME"};
+  static const char* const folders[] = {"STASIS_STATE_DIR", "STASIS_RUN_DIR", "STASIS_ARENA_DIR",
+                                        "STASIS_IMAGE_DIR", "XDG_STATE_HOME"};
   (void)count;
   (void)words;
   const spank_context_t context = spank_context();

@@ -93,7 +93,7 @@ Outcome FreeAfterJob(const Globals& globals) {
 }  // namespace
 
 void RegisterSlurm(App app, const std::function<void(Action)>& select) {
-  auto verb = app.add_subcommand("slurm", "Prepare Slurm's nodes for jobs with --stasis");
+  auto verb = app.add_subcommand("slurm", "Prepare Slurm's nodes for jobs that use Stasis");
   verb->require_subcommand(1);
   auto check = verb->add_subcommand(
       "check",
@@ -107,7 +107,7 @@ void RegisterSlurm(App app, const std::function<void(Action)>& select) {
       "script for Epilog=");
   config
       ->add_option("--partitions", *partitions,
-                   "Partitions where --stasis is the default (default: none)")
+                   "Partitions whose jobs use Stasis by default (default: none)")
       ->delimiter(',');
   config->callback(
       [=] { select([=](const Globals& globals) { return ShowLines(globals, *partitions); }); });

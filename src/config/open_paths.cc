@@ -1,8 +1,11 @@
 #include "config/open_paths.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <string_view>
 
 #include "base/file.h"
 
@@ -14,7 +17,7 @@ std::string Env(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-Result<Paths> Locate(const Settings& settings) {
+Result<Paths> LocateState(const Settings& settings) {
   if (!settings.state_dir.empty()) {
     return Paths{settings.state_dir + "/run", settings.state_dir + "/data"};
   }
@@ -31,6 +34,27 @@ Result<Paths> Locate(const Settings& settings) {
   // a user must share one journal.
   paths.run = paths.data + "/run";
   return paths;
+}
+
+Result<Paths> Locate(const Settings& settings) {
+  STASIS_ASSIGN(Paths paths, LocateState(settings));
+  if (settings.run_dir.empty()) return paths;
+  paths.run = settings.run_dir;
+  constexpr std::string_view kUser = "%u";
+  if (const size_t at = paths.run.find(kUser); at != paths.run.npos) {
+    paths.run.replace(at, kUser.size(), std::to_string(::geteuid()));
+  }
+  return paths;
+}
+
+// A folder of all users, such as /var/tmp, may contain one of this name that another user has made.
+Status CheckOwnFolder(const std::string& path) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0) return FailErrno(errno, "stat " + path);
+  if (S_ISDIR(info.st_mode) && info.st_uid == ::geteuid() && (info.st_mode & 022) == 0) return {};
+  return Fail(Code::kPermissionDenied,
+              path + " is not a folder of this user alone, and cannot hold journals",
+              "remove it, or set folders.run to another folder");
 }
 
 constexpr char kSocketOfRoot[] = "/run/stasisd/stasisd.sock";
@@ -67,6 +91,7 @@ Result<Paths> OpenPaths(const Settings& settings) {
   paths.image_store = settings.image_dir;
   paths.arena = settings.arena_dir;
   STASIS_TRY(MakeFolders(paths));
+  if (!settings.run_dir.empty()) STASIS_TRY(CheckOwnFolder(paths.run));
   return paths;
 }
 

@@ -3,6 +3,8 @@
 //   run   root: /run/stasis       others: DATA/run                   folders.state: STATE/run
 //   data  root: /var/lib/stasis   others: $XDG_STATE_HOME/stasis     folders.state: STATE/data
 //                                         or ~/.local/state/stasis
+//
+// folders.run replaces `run`.
 #pragma once
 
 #include <string>
@@ -14,7 +16,8 @@
 
 namespace stasis::config {
 
-// Returns the directories. Creates missing ones (mode 0700; DATA 0711).
+// Returns the directories. Creates missing ones (mode 0700; DATA 0711). Returns kPermissionDenied
+// if folders.run names a folder of another user, or one in which other users can write.
 Result<Paths> OpenPaths(const Settings& settings);
 
 // Returns the socket path of a daemon that this user starts.

@@ -15,6 +15,7 @@ struct Settings {
 
   // Directories: absolute, or empty for a computed default.
   std::string state_dir;  // jobs, images, journals, locks: see OpenPaths
+  std::string run_dir;    // journals and locks, with %u for the user's id
   std::string image_dir;  // images
   std::string arena_dir;  // GPU data in host memory; on a tmpfs
   std::string spill_dir;  // default of suspend --spill; host memory if empty

@@ -22,6 +22,10 @@ constexpr Row kRows[] = {
      "root: /var/lib/stasis and /run/stasis; others: $XDG_STATE_HOME/stasis or "
      "~/.local/state/stasis",
      "Jobs, their logs, images, and journals of operations"},
+    {"folders.run", Kind::kFolder, &Settings::run_dir, "", 0, 0, "", "STASIS_RUN_DIR",
+     "run in folders.state; root: /run/stasis",
+     "Journals and locks of operations: on a disk of this machine, if other machines see "
+     "folders.state. `%u` stands for the user's id"},
     {"folders.images", Kind::kFolder, &Settings::image_dir, "", 0, 0, "", "STASIS_IMAGE_DIR",
      "below folders.state",
      "The store: `dump` writes images here, and commands find them here by name, unless -d is "

@@ -19,7 +19,8 @@ constexpr std::chrono::seconds kCommandLimit{30};
 constexpr std::string_view kOfPlugin = "SPANK_";
 // A user's variable must not choose a program.
 constexpr std::string_view kFolders[] = {
-    "STASIS_STATE_DIR=", "STASIS_ARENA_DIR=", "STASIS_IMAGE_DIR=", "XDG_STATE_HOME="};
+    "STASIS_STATE_DIR=", "STASIS_RUN_DIR=", "STASIS_ARENA_DIR=", "STASIS_IMAGE_DIR=",
+    "XDG_STATE_HOME="};
 
 class RealUserCommands : public UserCommands {
  public:

@@ -221,7 +221,10 @@ Finding LookAtImages(const Site& site) {
 }
 
 Finding LookAtRunFolder(const Site& site) {
-  if (!site.run.problem.empty()) return Cannot(site.run.problem);
+  if (!site.run.problem.empty()) return Cannot(site.run.problem, "make it writable for this user");
+  if (!site.run.is_local && site.nodes() > 1) {
+    return Warn(site.run.path + " is on a file system that other nodes may see");
+  }
   return Ok(site.run.path);
 }
 
@@ -296,12 +299,15 @@ constexpr Check kChecks[] = {
      "--stasis=to=REPO",
      LookAtImages, false},
     {"run-folder", "the folder of journals and locks", "everything",
-     "Each operation records every step in a journal.", "make it writable for this user",
+     "Each operation records every step in a journal. Commands on one node would take the records "
+     "of "
+     "another node for those of programs that have ended.",
+     "run = \"/var/tmp/stasis-%u\" in the table [folders] of /etc/stasis/config.toml",
      LookAtRunFolder, false},
     {"hidden-gpus", "whether a job can continue on a GPU with another index", "",
      "A program that was started under CUDA_VISIBLE_DEVICES can use only GPUs with these indexes. "
      "If the agent hides the GPUs, it can continue on others, unless it uses the CUDA runtime.",
-     "run.hide_gpus = true in /etc/stasis/config.toml", LookAtHiddenGpus, false},
+     "hide_gpus = true in the table [run] of /etc/stasis/config.toml", LookAtHiddenGpus, false},
     {"epilog", "what is done after a job", "",
      "If slurmstepd is killed with its job, GPU data stays in the node's memory until the next "
      "command of the same user.",

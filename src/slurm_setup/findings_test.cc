@@ -43,7 +43,8 @@ Site GoodSite() {
   site.slurmd_rights = kAllRights;
   site.last_capability = 40;
   site.images.path = "/home/alice/images";
-  site.run.path = "/home/alice/run";
+  site.run.path = "/var/tmp/run";
+  site.run.is_local = true;
   site.hides_gpus = true;
   site.epilog_calls = true;
   return site;
@@ -107,6 +108,7 @@ TEST(SlurmFindings, NameWhatIsWrong) {
       {"images warning", [](Site& s) { s.images.is_local = true; }},
       {"images note", [](Site& s) { s.is_root = true; }},
       {"run-folder cannot", [](Site& s) { s.run.problem = "/home: Permission denied"; }},
+      {"run-folder warning", [](Site& s) { s.run.is_local = false; }},
       {"hidden-gpus note", [](Site& s) { s.hides_gpus = false; }},
       {"epilog note", [](Site& s) { s.epilog_calls = false; }},
       {"job-container warning",

@@ -143,17 +143,25 @@ def memory_limit(cluster):
 
 
 def short_kill_wait(cluster):
-    """A dump that takes longer than KillWait is killed with the step. The next start continues from the image before."""
+    """A dump that takes longer than KillWait is killed with the step. The next start continues from the image before.
+    A program that cannot be dumped and ignores signals is killed, too, with its children."""
     fault = "[ \"$SLURM_RESTART_COUNT\" != 1 ] || export STASIS_FAULT=commit:before:hang\n"
-    job = cluster.submit(fault + script(cluster, STEP), GPU)
+    job = cluster.submit(fault + script(cluster, STEP), GPU, f"--nodelist={cluster.nodes[0]}")
+    deaf = cluster.submit(script(cluster, "trap '' TERM INT HUP QUIT USR1 USR2\n{workloads}/counter --memory 16M &\nwait"),
+                          GPU, "--stasis", f"--nodelist={cluster.nodes[1]}", "--export=ALL,STASIS_FAULT=commit:before:fail")
+    deaf.expect_count()
     expect_continues(job)
     dumped = job.answers[0] - 1
     before = images(cluster, job)
     cluster.set_kill_wait(1)  # Slurm waits for at least 5 s
+    cluster.command("scancel", deaf.id)
     cluster.command("scontrol", "requeue", job.id)
     wait_until(lambda: not cluster.world.named("stasis-step"), SOON_S, lambda: f"the step is not killed:\n{job.tell()}")
     cluster.set_kill_wait(30)
     demand(images(cluster, job) == before, lambda: f"images: {images(cluster, job)}")
+    deaf.await_end("CANCELLED")
+    demand("a fault was injected" in deaf.output() and "EXIT-SUCCESS" not in deaf.output(), deaf.tell)
+    (cluster.world.state / "slurm" / f"slurm-{deaf.id}.batch").unlink()  # the copy of the script of an unfinished job
     job.await_state("PENDING")
     cluster.await_idle()
     job.start_now()
@@ -238,10 +246,13 @@ def nothing_left(cluster):
 
 
 def private_folders(cluster):
-    """Jobs with /tmp and /dev/shm of their own (job_container/tmpfs) continue on another node, in other such folders."""
+    """Jobs with /tmp and /dev/shm of their own (job_container/tmpfs) continue on another node, in other such folders, and
+    with a journal of that node (folders.run)."""
     cluster.use_private_folders()
-    jobs = [cluster.submit(script(cluster, f"ls -A /tmp /dev/shm\n{text}"), GPU, f"--nodelist={node}", "--stasis")
-            for text, node in zip((STEP, BATCH), cluster.nodes)]
+    run = cluster.world.folder / "run"
+    jobs = [cluster.submit(script(cluster, f"ls -A /tmp /dev/shm\nexport STASIS_RUN_DIR={run}-%u-$SLURMD_NODENAME\n{text}"),
+                           GPU, f"--nodelist={node}", *options)
+            for text, node, options in zip((STEP, BATCH), cluster.nodes, ((), ("--stasis",)))]
     for job in jobs:
         job.expect_count()
         demand(job.output().startswith("/dev/shm:\n\n/tmp:\n"), job.tell)
@@ -255,6 +266,7 @@ def private_folders(cluster):
         job.expect_count()
     finish(cluster, jobs[0], may_run=jobs)
     finish(cluster, jobs[1])
+    demand(all((run.parent / f"run-{ALICE}-{node}" / "journal").is_dir() for node in cluster.nodes), "no journal of a node")
     cluster.await_idle()
     kept = [path for node in cluster.nodes for path in cluster.mounts_of(node) if re.search(r"/private/.*/\d+", path)]
     demand(not kept, lambda: f"mounts: {kept}")
