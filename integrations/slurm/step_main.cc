@@ -235,8 +235,12 @@ Result<int> RunTask(TaskOptions options) {
     options.program = WordsWithErrors(step, files.errors_path(), options.program);
   }
   RealCommands commands(root + "/bin/stasis", files);
+  const bool is_first = options.restarts == 0;
   Task task(std::move(options), commands);
-  STASIS_TRY(task.Begin(environment));
+  if (Status begun = task.Begin(environment); !begun) {
+    if (is_first) files.Remove();
+    return Fail(begun.error());
+  }
   while (!task.exit_code()) {
     pollfd fds[] = {{signals.get(), POLLIN, 0},
                     {timer.get(), POLLIN, 0},

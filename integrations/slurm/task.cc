@@ -64,13 +64,33 @@ Words Task::WordsToContinue() {
   return words;
 }
 
+// Finds out before the start what would fail at the first dump, or at the restore after it.
+Status Task::CheckRepository() {
+  const std::string& name = options_.user.to;
+  if (name.empty()) return {};
+  const json known = Parse(commands_.Ask({"repo", "ls"}));
+  bool trusted = false;
+  for (const json& repository : Member(known, "repositories")) {
+    if (Member(repository, "name") == name) trusted = Member(repository, "trusted") == true;
+  }
+  if (!trusted) {
+    return Fail(Code::kFailedPrecondition,
+                "images of repository " + name + " would not be restored after a requeue",
+                "add it with `stasis repo add --trust " + name + " LOCATION`");
+  }
+  if (commands_.Run({"repo", "check", name}) == 0) return {};
+  return Fail(Code::kUnavailable, "images cannot be written to repository " + name,
+              "`stasis repo check " + name + "` must succeed");
+}
+
 Status Task::Begin(const Words& environment) {
   Words words = WordsToRun();
   if (options_.restarts > 0) {
     words = WordsToContinue();
-  } else if (ReadJob().state != "absent") {
+  } else {
+    STASIS_TRY(CheckRepository());
     // The numbers of Slurm's jobs start again when a cluster is set up anew.
-    commands_.Run({"delete", options_.job});
+    if (ReadJob().state != "absent") commands_.Run({"delete", options_.job});
   }
   if (words[0] == "restore") return commands_.StartAttached(words);
   for (const std::string& variable : environment) {

@@ -48,7 +48,9 @@ class Task {
   Task(TaskOptions options, Commands& commands)
       : options_(std::move(options)), commands_(commands) {}
 
-  // Starts or restores the program. `environment`: NAME=VALUE, variables for the program alone.
+  // Starts or restores the program. Refuses to start it if its images could not be written to or
+  // restored from the repository of the options. `environment`: NAME=VALUE, variables for the
+  // program alone.
   Status Begin(const std::vector<std::string>& environment);
   void OnSignal(int signal);
   void OnTimer();
@@ -65,6 +67,7 @@ class Task {
     bool HasProgram() const;
   };
   Job ReadJob();
+  Status CheckRepository();
   void Terminate();
   bool Dump();
   void SignalProgram(int signal);

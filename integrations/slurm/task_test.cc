@@ -33,6 +33,10 @@ class FakeCommands : public Commands {
   }
   std::string Ask(const Words& args) override {
     if (args[0] == "suspend") return Run(args) == 0 ? "{}" : "";
+    if (args[0] == "repo") {
+      return R"({"repositories": [{"name": "open", "trusted": false},
+                                  {"name": "fleet", "trusted": true}]})";
+    }
     if (args[0] == "checkpoints" && !has_image) return "";
     if (args[0] == "checkpoints" && deleted) {
       return R"({"checkpoints": [{"kind": "dump", "image": "/i/1", "exists": false}]})";
@@ -184,6 +188,26 @@ TEST_F(TaskTest, ImageMayGoToARepository) {
   Running();
   task_->OnSignal(SIGTERM);
   EXPECT_THAT(commands_.log, ElementsAre("suspend slurm-7.0.0", "dump slurm-7.0.0 --to fleet"));
+}
+
+TEST_F(TaskTest, IsNotStartedIfItsRepositoryCannotBeUsed) {
+  for (const char* name : {"open", "unknown"}) {
+    Make(std::string("to=") + name, 0);
+    const Status begun = task_->Begin({});
+    ASSERT_FALSE(begun);
+    EXPECT_THAT(begun.error().ToString(), HasSubstr("would not be restored after a requeue"));
+  }
+  EXPECT_THAT(commands_.log, IsEmpty());
+  Make("to=fleet", 0);
+  commands_.failing = {"repo"};
+  const Status begun = task_->Begin({});
+  ASSERT_FALSE(begun);
+  EXPECT_THAT(begun.error().ToString(), HasSubstr("cannot be written to repository fleet"));
+  EXPECT_THAT(commands_.log, ElementsAre("repo check fleet"));
+  // A task that was dumped there is restored, whatever the state of the repository is.
+  commands_.log.clear();
+  Make("to=fleet", 1);
+  EXPECT_TRUE(task_->Begin({}));
 }
 
 TEST_F(TaskTest, FailedDumpPassesTermOn) {

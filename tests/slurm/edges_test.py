@@ -46,6 +46,13 @@ def two_tasks(cluster, beside):
     finish(cluster, job, may_run=[beside])
 
 
+def unknown_repository(cluster):
+    """A job whose images could not be restored from its repository is not started."""
+    job = cluster.submit("echo began", GPU, "--stasis=to=other", f"--nodelist={cluster.nodes[0]}")
+    job.await_end("FAILED")
+    demand("repository other would not be restored" in job.output() and "began" not in job.output(), job.tell)
+
+
 def array(cluster):
     """Each job of an array has a job id of its own, and so its own images: here in a repository (--stasis=to=REPO)."""
     remote = cluster.world.folder / "remote"
@@ -104,6 +111,7 @@ def time_limit(cluster):
     cluster.command("scontrol", "update", f"JobId={job.id}", f"EndTime={end}")
     two_steps(cluster, job)
     two_tasks(cluster, job)
+    unknown_repository(cluster)
     wait_until(lambda: job.field("Restarts") == "1", SOON_S, job.tell)
     if job.await_state("PENDING", "RUNNING") == "PENDING":  # it also starts by itself
         cluster.command("scontrol", "update", f"JobId={job.id}", "TimeLimit=60", check=False)
