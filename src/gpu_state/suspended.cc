@@ -31,6 +31,7 @@ std::optional<SuspendedProcess> Parse(const std::string& text) {
     p.device_bytes = j.at("device_bytes").get<uint64_t>();
     p.since_unix_s = j.at("since_unix_s").get<int64_t>();
     p.pid_namespace = j.value("pid_namespace", uint64_t{0});
+    p.boot_id = j.value("boot_id", std::string());
     for (const auto& pair : j.value("moved", json::array())) {
       p.moved.push_back({{pair.at(0).get<std::string>()}, {pair.at(1).get<std::string>()}});
     }
@@ -46,6 +47,9 @@ std::optional<SuspendedProcess> Parse(const std::string& text) {
 }
 
 bool IsOurs(const SuspendedProcess& process) {
+  // All machines give their first pid namespace the same number.
+  auto boot_id = process::BootId();
+  if (!process.boot_id.empty() && (!boot_id || process.boot_id != *boot_id)) return false;
   auto ours = process::ReadNamespace({::getpid()}, "pid");
   return process.pid_namespace == 0 || (ours && process.pid_namespace == *ours);
 }
@@ -55,6 +59,7 @@ bool IsOurs(const SuspendedProcess& process) {
 Status SaveSuspended(const Paths& paths, const SuspendedProcess& process) {
   STASIS_TRY(MakeDirs(Folder(paths)));
   STASIS_ASSIGN(uint64_t pid_namespace, process::ReadNamespace({::getpid()}, "pid"));
+  STASIS_ASSIGN(const std::string boot_id, process::BootId());
   json gpus = json::array();
   for (const auto& uuid : process.gpus) gpus.push_back(uuid.value);
   json visible = json::array();
@@ -65,6 +70,7 @@ Status SaveSuspended(const Paths& paths, const SuspendedProcess& process) {
             {"pid", process.id.pid.value},
             {"start_time", process.id.start_time},
             {"pid_namespace", pid_namespace},
+            {"boot_id", boot_id},
             {"gpus", gpus},
             {"device_bytes", process.device_bytes},
             {"since_unix_s", process.since_unix_s},

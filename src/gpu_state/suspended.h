@@ -19,6 +19,7 @@ struct SuspendedProcess {
   uint64_t device_bytes = 0;  // with a kept context, only the bytes of the data
   int64_t since_unix_s = 0;
   uint64_t pid_namespace = 0;  // the namespace of `id`, set by SaveSuspended(); 0 if unknown
+  std::string boot_id = {};    // as pid_namespace; empty if unknown
   // Set after a resume onto other GPUs was undone: the driver made its new checkpoint there, so it
   // has the state on GPU NEW instead of OLD. Empty, or all GPUs (device/gpu_map.h).
   device::GpuMap moved = {};
@@ -33,7 +34,7 @@ std::string DriverName(const device::DriverInfo& driver);
 
 Status SaveSuspended(const Paths& paths, const SuspendedProcess& process);
 // Returns nothing if the process was suspended by another tool, or by Stasis in another pid
-// namespace. The needs of a resume are then unknown.
+// namespace or on another machine. The needs of a resume are then unknown.
 std::optional<SuspendedProcess> LoadSuspended(const Paths& paths, const process::ProcessId& id);
 Status ForgetSuspended(const Paths& paths, const process::ProcessId& id);
 // Records that the state of a process was moved by `map`. Called before the driver checkpoints the
@@ -52,7 +53,8 @@ Status CheckSameDriver(const Paths& paths, const process::ProcessId& id,
                        const device::DriverInfo& driver);
 // Returns the records of live processes.
 std::vector<SuspendedProcess> ListSuspended(const Paths& paths);
-// Deletes records of ended processes, except those of other pid namespaces.
+// Deletes records of ended processes, except those of other pid namespaces and boots: machines may
+// share the folder.
 void SweepSuspended(const Paths& paths);
 
 }  // namespace stasis::gpu_state

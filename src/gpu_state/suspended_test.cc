@@ -96,5 +96,18 @@ TEST_F(SuspendedTest, RecordsOfOtherPidNamespacesAreIgnoredAndKept) {
   EXPECT_FALSE(LoadSuspended(paths_, Ended()));
 }
 
+// A home may be shared by machines.
+TEST_F(SuspendedTest, RecordsOfOtherMachinesAreIgnoredAndKept) {
+  ASSERT_TRUE(SaveSuspended(paths_, {Ended(), {{"GPU-1"}}, 4096, 1}));
+  ASSERT_TRUE(LoadSuspended(paths_, Ended()));
+  const std::string path = paths_.run + "/suspended/" + std::to_string(::getpid()) + "-1.json";
+  std::string record = *ReadFile(path, 1 << 20);
+  record.replace(record.find(*process::BootId()), 36, "0cb80a29-5a5e-4b2a-9d5b-3a8dfbd2b3c1");
+  ASSERT_TRUE(WriteFileDurably(path, record));
+  EXPECT_FALSE(LoadSuspended(paths_, Ended()));
+  SweepSuspended(paths_);
+  EXPECT_TRUE(PathExists(path));
+}
+
 }  // namespace
 }  // namespace stasis::gpu_state
