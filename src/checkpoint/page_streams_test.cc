@@ -61,7 +61,7 @@ class PageStreamsTest : public ::testing::Test {
 
 TEST_F(PageStreamsTest, AChildGetsAllBytesOfAllFiles) {
   auto streams = Begin(8 * kMiB, 64 * kMiB, 3);
-  const std::string first = Bytes(9 * kMiB, 'a'), third = Bytes(3 * 4096, 'k');
+  const std::string first = Bytes(9 * kMiB, 'a'), third = Bytes(size_t{3} * 4096, 'k');
   // More than what was touched, and far more than a pipe holds.
   ASSERT_TRUE(WriteAll(PipeOf(1), first));
   ASSERT_TRUE(WriteAll(PipeOf(3), third));

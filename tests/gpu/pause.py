@@ -59,9 +59,14 @@ def pauses(machine, subject):
     return settle(report, "\n".join([*notes, subject.end()]))
 
 
-def measure(dist, out, name, budget_s):
-    report = Report(out, budget_s, name)
-    machine = Machine(dist, report, SOFT)
+def main():
+    parser = argparse.ArgumentParser(prog="pause.sh")
+    parser.add_argument("dist", metavar="DIST_DIR")
+    parser.add_argument("out", metavar="OUT_DIR")
+    options = parser.parse_args()
+    budget_s = float(os.environ.get("BUDGET_S", "230"))
+    report = Report(options.out, budget_s, "pause")
+    machine = Machine(options.dist, report, SOFT)
     subject = Subject(machine, "llama" if not SOFT else "vector")
     try:
         report.step_name = "early"
@@ -72,18 +77,6 @@ def measure(dist, out, name, budget_s):
         code = report.finish()
         machine.clean()
     return code
-
-
-def main():
-    parser = argparse.ArgumentParser(prog="pause.sh")
-    parser.add_argument("dist", metavar="DIST_DIR")
-    parser.add_argument("out", metavar="OUT_DIR")
-    options = parser.parse_args()
-    budget_s = float(os.environ.get("BUDGET_S", "230"))
-    base = os.environ.get("BASE")
-    if base:
-        measure(base, os.path.join(options.out, "base"), "pause", budget_s)
-    return measure(options.dist, options.out, "pause", budget_s)
 
 
 if __name__ == "__main__":

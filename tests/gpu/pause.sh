@@ -11,4 +11,5 @@
 # long with BASE.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
+[ -z "${BASE:-}" ] || python3 "$here/pause.py" "$BASE" "${2:?OUT_DIR}/base" || true
 exec python3 "$here/pause.py" "$@"
