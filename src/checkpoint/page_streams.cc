@@ -70,20 +70,26 @@ PageStreams::~PageStreams() {
   if (memory_ != nullptr) ::munmap(memory_, most_bytes_);
 }
 
-Status PageStreams::Link(int folder_fd, size_t files) {
+Status PageStreams::MakeLinks(int folder_fd, size_t files) {
   for (size_t i = 0; i < std::min(files, kMostFiles); ++i) {
     STASIS_ASSIGN(auto ends, MakePipe());
+    const std::string target = fmt::format("/proc/self/fd/{}", kFirstFd + i);
+    if (::symlinkat(target.c_str(), folder_fd, NameOf(i).c_str()) != 0) {
+      return FailErrno(errno, "make a symbolic link in CRIU's folder");
+    }
     Pipe& pipe = pipes_.emplace_back();
     pipe.read = std::move(ends.first);
     pipe.write = std::move(ends.second);
-    const std::string target = fmt::format("/proc/self/fd/{}", kFirstFd + i);
-    if (::symlinkat(target.c_str(), folder_fd, NameOf(i).c_str()) == 0) continue;
-    const int error = errno;
-    for (size_t made = 0; made < i; ++made) ::unlinkat(folder_fd, NameOf(made).c_str(), 0);
-    pipes_.clear();
-    return FailErrno(error, "make a symbolic link in CRIU's folder");
   }
   return {};
+}
+
+Status PageStreams::Link(int folder_fd, size_t files) {
+  Status made = MakeLinks(folder_fd, files);
+  if (made) return {};
+  for (size_t i = 0; i < pipes_.size(); ++i) ::unlinkat(folder_fd, NameOf(i).c_str(), 0);
+  pipes_.clear();
+  return made;
 }
 
 std::map<int, int> PageStreams::descriptors() const {

@@ -89,6 +89,7 @@ class PageStreams {
     bool ended = false;  // CRIU has closed it and all bytes were read
   };
   PageStreams() = default;
+  Status MakeLinks(int folder_fd, size_t files);
   void Receive();
   Result<bool> ReceivePiece(int scratch_read, int scratch_write);
   Pipe* AwaitData();

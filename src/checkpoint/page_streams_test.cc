@@ -131,6 +131,11 @@ TEST_F(PageStreamsTest, TooLittleMemoryLeavesTheFolderAlone) {
   room = MakeCpuRoom(need, 5 * kMiB, 25 * kMiB, fd_.get(), 2);
   EXPECT_NE(room.streams, nullptr) << room.note;
   EXPECT_EQ(ListDir(folder_)->size(), 2u);
+  // The second link cannot be made: the first one does not stay.
+  ASSERT_TRUE(RemoveTree(folder_ + "/pages-1.img"));
+  room = MakeCpuRoom(need, 0, 25 * kMiB, fd_.get(), 2);
+  EXPECT_EQ(room.streams, nullptr);
+  EXPECT_EQ(*ListDir(folder_), std::vector<std::string>{"pages-2.img"});
   // A store without symbolic links.
   room = MakeCpuRoom(need, 0, 25 * kMiB, Open("/proc/self", O_RDONLY | O_DIRECTORY)->get(), 2);
   EXPECT_EQ(room.streams, nullptr);
