@@ -21,18 +21,20 @@ namespace {
 
 // The number of the first pipe in CRIU.
 constexpr int kFirstFd = 30;
-// A pipe of this size holds references to so many bytes of the program. 32 of them are less than
-// what the kernel grants a user by default (64 MiB).
-constexpr int kPipeBytes = 1 << 19;
+// Pipes hold references to so many bytes of the program. The kernel grants a user without
+// privileges 64 MiB for all pipes, and 1 MiB for one.
+constexpr int kPipeBytes = 1 << 20;
+constexpr int kSmallPipeBytes = 1 << 19;  // if there are more than
+constexpr size_t kManyFiles = 16;
 // More threads are not faster, because CRIU fills the pipes from one thread.
 constexpr unsigned kMostThreads = 4;
 
 std::string NameOf(size_t index) { return fmt::format("pages-{}.img", index + 1); }
 
-Result<std::pair<UniqueFd, UniqueFd>> MakePipe() {
+Result<std::pair<UniqueFd, UniqueFd>> MakePipe(int bytes) {
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0) return FailErrno(errno, "make a pipe");
-  (void)::fcntl(fds[0], F_SETPIPE_SZ, kPipeBytes);  // a smaller pipe is only slower
+  (void)::fcntl(fds[0], F_SETPIPE_SZ, bytes);  // a smaller pipe is only slower
   return std::pair(UniqueFd(fds[0]), UniqueFd(fds[1]));
 }
 
@@ -71,8 +73,9 @@ PageStreams::~PageStreams() {
 }
 
 Status PageStreams::MakeLinks(int folder_fd, size_t files) {
+  const int bytes = files > kManyFiles ? kSmallPipeBytes : kPipeBytes;
   for (size_t i = 0; i < std::min(files, kMostFiles); ++i) {
-    STASIS_ASSIGN(auto ends, MakePipe());
+    STASIS_ASSIGN(auto ends, MakePipe(bytes));
     const std::string target = fmt::format("/proc/self/fd/{}", kFirstFd + i);
     if (::symlinkat(target.c_str(), folder_fd, NameOf(i).c_str()) != 0) {
       return FailErrno(errno, "make a symbolic link in CRIU's folder");
@@ -177,7 +180,7 @@ Result<bool> PageStreams::ReceivePiece(int scratch_read, int scratch_write) {
 }
 
 void PageStreams::Receive() {
-  auto scratch = MakePipe();
+  auto scratch = MakePipe(kPipeBytes);
   if (!scratch) return FailWith(std::move(scratch).error());
   for (;;) {
     auto more = ReceivePiece(scratch->first.get(), scratch->second.get());
