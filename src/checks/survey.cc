@@ -439,6 +439,10 @@ Error AsTreeChange(const Target& target, Error error) {
       .value();
 }
 
+Error MemoryHasGrown(const Error& cause) {
+  return Changed("its CPU memory", fmt::format("grew ({})", cause.ToString()).c_str()).value();
+}
+
 bool TreeHasChanged(const Error& error) {
   return error.code == Code::kAborted && error.domain == Domain::kProcess &&
          error.raw == kTreeChanged;

@@ -86,6 +86,9 @@ Status CheckStillOwn(const Survey& survey);
 Status CheckUnchanged(const Survey& survey);
 // Checks that the GPU processes, including those outside of the tree, are still the surveyed ones.
 Status CheckSameUsers(gpu_state::Services& services, const Survey& survey);
+// Returns the error of a dump that had reserved too little memory, because the program has grown
+// since the survey. TreeHasChanged() is true for it.
+Error MemoryHasGrown(const Error& cause);
 // Returns true for an error of CheckUnchanged or CheckSameUsers, after which a retry may succeed.
 bool TreeHasChanged(const Error& error);
 // If `error` says that a process does not exist, and the target's root is still alive, returns an

@@ -35,17 +35,21 @@ uint64_t DriverBytes(const Processes& processes, bool were_away) {
 }
 
 void AddGpuAway(Plan& plan, Services& services, Processes& processes, SharedSuspend& shared,
-                std::optional<Phase> tree_check, bool precopy) {
+                std::optional<Phase> tree_check, bool precopy, std::optional<Phase> before_stop) {
   Phase lock = GpuLock(services, processes);
   Phase checkpoint = GpuCheckpoint(services, processes, DriverBytes(processes, false));
   if (shared.empty()) {
+    if (before_stop) plan.Add(std::move(*before_stop));
     plan.Add(std::move(lock));
     if (tree_check) plan.Add(std::move(*tree_check));
     plan.Add(std::move(checkpoint));
     return;
   }
   plan.Add(shared.DataRoom(DriverBytes(processes, false)));
-  if (precopy) plan.Add(shared.DataPrecopy());
+  std::vector<Phase> ahead;
+  if (precopy) ahead.push_back(shared.DataPrecopy());
+  if (before_stop) ahead.push_back(std::move(*before_stop));
+  if (!ahead.empty()) plan.AddParallel(std::move(ahead));
   plan.Add(shared.GateClose());
   if (tree_check) plan.Add(std::move(*tree_check));
   plan.Add(shared.DataExport(&processes));
@@ -55,8 +59,10 @@ void AddGpuAway(Plan& plan, Services& services, Processes& processes, SharedSusp
   plan.Add(shared.DataCommit());
 }
 
-void AddDataAway(Plan& plan, SharedSuspend& shared, Phase tree_check) {
+void AddDataAway(Plan& plan, SharedSuspend& shared, Phase tree_check,
+                 std::optional<Phase> before_stop) {
   plan.Add(shared.DataRoom(0));
+  if (before_stop) plan.Add(std::move(*before_stop));
   plan.Add(shared.GateClose());
   plan.Add(std::move(tree_check));
   plan.Add(shared.DataExport(nullptr));

@@ -33,12 +33,15 @@ uint64_t DriverBytes(const Processes& processes, bool were_away);
 // outlive the plan. The data of processes that kept their context is not on the GPU any more, and
 // the driver carries what they still have there. With `precopy`, data is also copied before the
 // gates close, so that programs are stopped for a shorter time but the operation takes longer.
+// `before_stop` runs when the memory for their data is reserved, before the programs are stopped.
 void AddGpuAway(plan::Plan& plan, Services& services, Processes& processes, SharedSuspend& shared,
-                std::optional<plan::Phase> tree_check = {}, bool precopy = false);
+                std::optional<plan::Phase> tree_check = {}, bool precopy = false,
+                std::optional<plan::Phase> before_stop = {});
 
 // Adds the phases for the data alone, up to and including data-commit, without a call to the
 // driver. Until the data is back, only the agents' gates keep the programs from the GPU.
-void AddDataAway(plan::Plan& plan, SharedSuspend& shared, plan::Phase tree_check);
+void AddDataAway(plan::Plan& plan, SharedSuspend& shared, plan::Phase tree_check,
+                 std::optional<plan::Phase> before_stop = {});
 
 struct GpuBack {
   // Null: the driver restores everything.

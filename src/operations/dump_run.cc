@@ -96,8 +96,9 @@ Status DumpRun::AbortImage() {
 Phase DumpRun::StartImageProcess() {
   return {.name = "image-writer",
           .run = [this](PhaseScope&) -> Status {
-            tasks_ = std::make_unique<ImageTasks>(ImageTasks::Context{
-                session_.services, operation_, dump_, *writer_, shared_, stored_, LogPath()});
+            tasks_ = std::make_unique<ImageTasks>(
+                ImageTasks::Context{session_.services, operation_, dump_, *writer_, shared_,
+                                    stored_, streams_.get(), LogPath()});
             STASIS_ASSIGN(image_process_, checkpoint::ImageProcess::Start(
                                               tasks_->All(), tasks_->descriptors(), dump_.store));
             return {};
@@ -139,6 +140,7 @@ Status DumpRun::CheckPlugin() const {
 Status DumpRun::AnswerPostDump(PhaseScope& scope) {
   STASIS_TRY(CheckPlugin());
   STASIS_TRY(scope.RunNested("describe"));
+  STASIS_TRY(FinishStreams());
   // CRIU's files are complete. They are synced when the program runs again.
   if (commits_late()) return {};
   STASIS_TRY(scope.RunNested(kCpuWrite));
@@ -173,9 +175,14 @@ Status DumpRun::RunCriu(PhaseScope& scope) {
   request.options = dump_.criu;
   request.options.plugins = facts_.criu_plugins;
   facts_.stdio.ApplyTo(request.options);
-  const std::map<int, int> lock = {{kCriuLockFd, session_.journal->lock_fd()}};
+  std::map<int, int> fds = {{kCriuLockFd, session_.journal->lock_fd()}};
+  if (streams_) {
+    fds.merge(streams_->descriptors());
+    STASIS_TRY(streams_->Start());
+  }
   STASIS_ASSIGN(auto criu, session_.criu->StartDump(facts_.criu_path, request, facts_.in_own_pidns,
-                                                    lock, Deadline::In(kCriuStart)));
+                                                    fds, Deadline::In(kCriuStart)));
+  if (streams_) streams_->CloseOurEnds();
   Status answered;
   Status dumped = criu->Dump(
       request,
@@ -192,6 +199,10 @@ Status DumpRun::RunCriu(PhaseScope& scope) {
   // If the notification was answered with an error, return that error, because it caused CRIU's own
   // error.
   STASIS_TRY(std::move(answered));
+  // CRIU reports only that a pipe was closed.
+  if (!dumped && streams_ && !dumped.error().not_undone) {
+    STASIS_TRY(StreamError(streams_->status()));
+  }
   dumped = KeepLog(std::move(dumped));
   if (dumped || commits_late() || !writer_->committed()) return dumped;
   return FinishHalfEnded(std::move(dumped));
@@ -318,16 +329,6 @@ Phase DumpRun::DataWrite() {
           }};
 }
 
-Phase DumpRun::CpuWrite() {
-  return {.name = kCpuWrite, .timeout = seconds(3600), .run = [this](PhaseScope& scope) -> Status {
-            const std::string uid = std::to_string(manifest_.job.uid);
-            STASIS_ASSIGN(const std::string answer, RunInImageProcess(kCpuWrite, uid, scope));
-            STASIS_ASSIGN(pages_, DecodeUnits(answer));
-            scope.SetBytes(pages_.stored_bytes);
-            return {};
-          }};
-}
-
 // Returns the size of CRIU's files for the account. Returns 0 if the store does not answer within
 // kCountTime, because the program is waiting for its GPU.
 uint64_t DumpRun::CpuBytesInStore() const {
@@ -362,7 +363,9 @@ Phase DumpRun::CpuDump() {
                 // although the image is not needed any more.
                 if (!dumped && !writer_->committed()) image_process_->End();
                 STASIS_TRY(std::move(dumped));
-                scope.SetBytes(commits_late() ? CpuBytesInStore() : image_bytes_);
+                scope.SetBytes(!commits_late() ? image_bytes_
+                               : streams_      ? streams_->bytes()
+                                               : CpuBytesInStore());
                 return {};
               },
               .undo = [this] { return ContinueQueues(); },
@@ -508,13 +511,18 @@ Plan DumpRun::MakePlan() {
   gpu_state::Processes& processes = operation_.device_processes;
   Plan plan("dump");
   plan.Add(ImageBegin());
+  // Another program's CRIU writes to a folder of its own.
+  std::optional<Phase> cpu_room;
+  if (commits_late() && !dump_.held) cpu_room = CpuRoom();
   if (!processes.empty() && !facts_.criu_plugins.empty()) {
     // CRIU's plugin saves what the driver of other programs saves.
-    gpu_state::AddDataAway(plan, shared_, TreeCheck());
+    gpu_state::AddDataAway(plan, shared_, TreeCheck(), std::move(cpu_room));
   } else if (!processes.empty()) {
     gpu_state::AddGpuAway(plan, services, processes, shared_, TreeCheck(),
-                          /*precopy=*/dump_.leave_running);
+                          /*precopy=*/dump_.leave_running, std::move(cpu_room));
     plan.Add(gpu_state::GpuReleaseCheck(services, processes));
+  } else if (cpu_room) {
+    plan.Add(std::move(*cpu_room));
   }
   plan.Add(StartImageProcess());
   if (commits_late() && !processes.empty()) {

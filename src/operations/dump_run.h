@@ -7,8 +7,10 @@
 // run.
 //
 // With --leave-running
+//   cpu-room before the program is stopped, and in place of the last three phases
 //   cpu-dump { describe }, gpu-return, data-free, cpu-write, data-write, commit
 // The program runs again as soon as CRIU has saved its CPU state; the image is written after that.
+// CRIU writes CPU memory to memory of this process (checkpoint/page_streams.h), if there is enough.
 //
 // For programs of HIP the phases of a suspend with --keep-context take the data away; CRIU's plugin
 // saves the rest during cpu-dump.
@@ -30,6 +32,7 @@
 
 #include "base/deadline.h"
 #include "checkpoint/image_process.h"
+#include "checkpoint/page_streams.h"
 #include "checks/before_dump.h"
 #include "checks/survey.h"
 #include "gpu_state/shared_resume.h"
@@ -49,7 +52,7 @@ class DumpRun {
  public:
   DumpRun(Session& session, checks::Survey survey, plan::Operation operation,
           const DumpOptions& dump, checks::DumpFacts facts, std::string name,
-          gpu_state::SharedSuspend& shared, gpu_state::SharedResume& stored)
+          gpu_state::SharedSuspend& shared, gpu_state::SharedResume& stored, bool ignore_memory)
       : session_(session),
         survey_(std::move(survey)),
         operation_(std::move(operation)),
@@ -57,7 +60,8 @@ class DumpRun {
         facts_(std::move(facts)),
         name_(std::move(name)),
         shared_(shared),
-        stored_(stored) {}
+        stored_(stored),
+        ignore_memory_(ignore_memory) {}
 
   plan::Plan MakePlan();
   const plan::Operation& operation() const { return operation_; }
@@ -83,8 +87,12 @@ class DumpRun {
   plan::Phase DataWrite();
   plan::Phase CpuDump();
   plan::Phase Describe();
-  plan::Phase CpuWrite();
   plan::Phase Commit();
+  // Defined in dump_cpu_memory.cc:
+  plan::Phase CpuRoom();
+  plan::Phase CpuWrite();
+  Status FinishStreams();
+  Status StreamError(Status status) const;
   // Defined in dump_hand_over.cc:
   plan::Phase HandOverPhase();
   plan::Phase Stop();
@@ -140,6 +148,9 @@ class DumpRun {
   const std::string name_;
   gpu_state::SharedSuspend& shared_;  // processes whose memory leaves the GPU now
   gpu_state::SharedResume& stored_;   // processes that were suspended before
+  const bool ignore_memory_;
+  // After cpu-room, until the image has the CPU memory. Null if CRIU writes it to the store.
+  std::unique_ptr<checkpoint::PageStreams> streams_;
   store::WrittenUnits blocks_;
   store::WrittenUnits pages_;
   std::unique_ptr<store::ImageWriter> writer_;

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "checkpoint/cpu_room.h"
 #include "operations/dump_run.h"
 #include "operations/testing/stage.h"
 #include "store/image_reader.h"
@@ -43,8 +44,11 @@ std::unique_ptr<World> TwoProcesses() {
   return world;
 }
 
-Result<OperationResult> RunDump(World& world, bool leave_running = false) {
+Result<OperationResult> RunDump(World& world, bool leave_running = false, size_t cpu_pages = 1) {
   Session session = fakes::MakeSession(world, "dump");
+  auto criu = std::make_shared<fakes::FakeCriu>(world.program, world.log);
+  criu->page_count = cpu_pages;
+  session.criu = criu;
   DumpOptions dump;
   dump.store = world.services.paths.images();
   dump.name = "name";
@@ -86,6 +90,72 @@ TEST(DumpTest, WithLeaveRunningItRunsWithItsMemoryBeforeTheImageIsWritten) {
   EXPECT_TRUE(dumped.HasImage());
   EXPECT_TRUE(dumped.Leftovers().empty());
   EXPECT_GT(done->pause_s, 0);
+}
+
+// Returns the names of files of CPU memory in an image: those that are pages, and the others.
+std::pair<std::vector<std::string>, std::vector<std::string>> FilesOfPages(
+    const std::string& image) {
+  auto reader = store::ImageReader::Open(image);
+  EXPECT_TRUE(reader) << reader.error().ToString();
+  std::vector<std::string> pages, files;
+  for (const auto& file : (*reader)->manifest().page_files) {
+    pages.push_back(file.path);
+    EXPECT_EQ(file.size_bytes, fakes::FakeCriuDump::Pages(1).size());
+  }
+  for (const auto& file : (*reader)->manifest().files) {
+    if (file.path.starts_with("cpu/pages-")) files.push_back(file.path);
+  }
+  return {pages, files};
+}
+
+TEST(DumpTest, WithLeaveRunningCpuMemoryIsReceivedInMemory) {
+  for (bool leave_running : {false, true}) {
+    auto world = TwoProcesses();
+    auto& dumped = static_cast<DumpWorld&>(*world);
+    bool in_folder = true;
+    Session session = fakes::MakeSession(*world, "dump");
+    OperationOptions options;
+    options.progress.end = [&](const plan::PhaseReport& phase) {
+      if (phase.name != "describe") return;
+      const std::string hidden = dumped.store() + "/" + dumped.Leftovers().at(0);
+      in_folder = !ReadLink(hidden + "/criu/pages-1.img");
+    };
+    DumpOptions dump;
+    dump.store = dumped.store();
+    dump.name = "name";
+    dump.leave_running = leave_running;
+    auto done = Dump(session, fakes::TargetOf(*world), dump, options);
+    ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+    for (const std::string& note : done->notes) {
+      EXPECT_EQ(note.find("CPU memory"), std::string::npos) << note;
+    }
+    EXPECT_EQ(in_folder, !leave_running);
+    const auto [pages, files] = FilesOfPages(dumped.image());
+    EXPECT_EQ(pages, std::vector<std::string>{"cpu/pages-1.img"});
+    EXPECT_TRUE(files.empty()) << files.front();
+    EXPECT_TRUE(dumped.Leftovers().empty());
+  }
+}
+
+// The dump is repeated, with more memory.
+TEST(DumpTest, AProgramThatGrowsBeyondTheReservedMemoryRunsOn) {
+  auto world = TwoProcesses();
+  auto& dumped = static_cast<DumpWorld&>(*world);
+  ::signal(SIGPIPE, SIG_IGN);  // as in CRIU
+  process::ProcessTree tree;
+  uint64_t device_bytes = 0;
+  for (const auto& process : world->program.processes()) {
+    tree.members.push_back(*process::ReadStat(process->id.pid));
+    device_bytes += process->device_bytes;
+  }
+  const auto need = checkpoint::NeededCpuRoom(tree, device_bytes);
+  auto failed = RunDump(*world, /*leave_running=*/true, need.most_bytes / 4096 + (32 << 8));
+  ASSERT_FALSE(failed);
+  EXPECT_TRUE(checks::TreeHasChanged(failed.error())) << failed.error().ToString();
+  EXPECT_FALSE(failed.error().not_undone);
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+  EXPECT_FALSE(dumped.HasImage());
+  EXPECT_TRUE(dumped.Leftovers().empty());
 }
 
 // The driver of HIP cannot checkpoint: agents and movers take the data, and CRIU's plugin the rest.

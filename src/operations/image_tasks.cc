@@ -21,7 +21,16 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WrittenUnits, zero_bytes, new_bytes, stored_b
 
 }  // namespace stasis::store
 
+namespace stasis::checkpoint {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StreamedFile, name, begin, bytes)
+
+}  // namespace stasis::checkpoint
+
 namespace stasis::operations {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PagesRequest, uid, streamed)
+
 namespace {
 
 using gpu_state::GpuShard;
@@ -38,7 +47,14 @@ Result<nlohmann::json> ParseAnswer(const std::string& answer) {
   return Fail(Code::kInternal, "the process that writes the image sent a malformed answer");
 }
 
+Result<PagesRequest> DecodePages(const std::string& request) {
+  STASIS_ASSIGN(const nlohmann::json json, ParseAnswer(request));
+  return json.get<PagesRequest>();
+}
+
 }  // namespace
+
+std::string EncodePages(const PagesRequest& request) { return nlohmann::json(request).dump(); }
 
 Result<store::WrittenUnits> DecodeUnits(const std::string& write_answer) {
   STASIS_ASSIGN(const nlohmann::json json, ParseAnswer(write_answer));
@@ -97,16 +113,25 @@ Result<std::string> ImageTasks::WriteData(const std::string& uid, const Progress
   return ToJson(data_.blocks);
 }
 
-// Cuts CRIU's memory files, which are in the page cache, into pages.
-Result<std::string> ImageTasks::WritePages(const std::string& uid, const Progress& progress) {
-  STASIS_TRY(criu::DetachTerminals(context_.writer.cpu_path()));
+// Cuts CRIU's memory files, which are in memory or in the page cache, into pages.
+Result<std::string> ImageTasks::WritePages(const std::string& request, const Progress& progress) {
+  store::ImageWriter& writer = context_.writer;
+  STASIS_ASSIGN(const PagesRequest pages, DecodePages(request));
+  std::vector<store::FileInMemory> in_memory;
+  if (context_.streams != nullptr) {
+    STASIS_TRY(checkpoint::PageStreams::RemoveLinks(writer.cpu_dir_fd(), pages.streamed));
+    STASIS_ASSIGN(in_memory, context_.streams->Content(pages.streamed));
+  }
+  STASIS_TRY(criu::DetachTerminals(writer.cpu_path()));
   STASIS_ASSIGN(const store::UnitNames names, Names());
-  STASIS_ASSIGN(auto how, WriterOptions(static_cast<uint32_t>(std::stoul(uid))));
-  const uint64_t total = FolderBytes(context_.writer.cpu_path());
+  STASIS_ASSIGN(auto how, WriterOptions(pages.uid));
+  uint64_t total = FolderBytes(writer.cpu_path());
+  for (const store::FileInMemory& file : in_memory) total += file.content.size();
   how.progress = [&](uint64_t done) { return progress(std::min(done, total), total); };
-  auto written = store::WritePages(context_.writer, names, how);
+  auto written = store::WritePages(writer, names, how, in_memory);
   if (!written && written.error().code == Code::kCancelled) return Fail(plan::TookTooLong());
   STASIS_ASSIGN(pages_, std::move(written));
+  if (context_.streams != nullptr) context_.streams->Free();
   return ToJson(pages_);
 }
 

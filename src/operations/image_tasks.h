@@ -13,6 +13,7 @@
 
 #include "checkpoint/image_data.h"
 #include "checkpoint/image_process.h"
+#include "checkpoint/page_streams.h"
 #include "gpu_state/shared_resume.h"
 #include "gpu_state/shared_suspend.h"
 #include "operations/dump.h"
@@ -25,7 +26,7 @@ namespace stasis::operations {
 
 // The tasks have the names of the phases that run them.
 inline constexpr const char* kDataWrite = "data-write";  // request: the program's user id
-inline constexpr const char* kCpuWrite = "cpu-write";    // request: the program's user id
+inline constexpr const char* kCpuWrite = "cpu-write";    // request: EncodePages()
 inline constexpr const char* kCommit = "commit";         // request: the manifest
 
 class ImageTasks {
@@ -38,7 +39,8 @@ class ImageTasks {
     store::ImageWriter& writer;
     gpu_state::SharedSuspend& shared;
     gpu_state::SharedResume& stored;
-    std::string criu_log;  // a path
+    checkpoint::PageStreams* streams;  // null if CRIU writes to the store
+    std::string criu_log;              // a path
   };
   explicit ImageTasks(Context context) : context_(std::move(context)) {}
 
@@ -51,7 +53,7 @@ class ImageTasks {
 
  private:
   Result<std::string> WriteData(const std::string& uid, const Progress& progress);
-  Result<std::string> WritePages(const std::string& uid, const Progress& progress);
+  Result<std::string> WritePages(const std::string& request, const Progress& progress);
   Result<std::string> WriteImage(const std::string& manifest, const Progress& progress);
   Result<store::WriteOptions> WriterOptions(uint32_t uid) const;
   Result<store::UnitNames> Names();
@@ -65,6 +67,12 @@ class ImageTasks {
   std::optional<store::UnitNames> names_;
 };
 
+// The request of cpu-write.
+struct PagesRequest {
+  uint32_t uid = 0;                                // of the program
+  std::vector<checkpoint::StreamedFile> streamed;  // files of pages that are in memory
+};
+std::string EncodePages(const PagesRequest& request);
 // Decodes the answer of data-write or cpu-write.
 Result<store::WrittenUnits> DecodeUnits(const std::string& write_answer);
 struct WrittenImage {

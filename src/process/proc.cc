@@ -102,12 +102,28 @@ Result<Credentials> ReadCredentials(HostPid pid) {
       words >> cred.tracer.value;
     } else if (key == "Tgid:") {
       words >> cred.thread_group.value;
-    } else if (key == "VmRSS:") {
-      words >> cred.rss_bytes;
-      cred.rss_bytes *= 1024;
     }
   }
   return cred;
+}
+
+Result<MemoryUse> ReadMemoryUse(HostPid pid) {
+  STASIS_ASSIGN(std::string text, Gone(ReadFile(ProcPath(pid, "status")), pid));
+  MemoryUse use;
+  const std::pair<std::string_view, uint64_t*> fields[] = {{"RssAnon:", &use.anonymous_bytes},
+                                                           {"RssShmem:", &use.shared_bytes},
+                                                           {"VmSwap:", &use.swapped_bytes}};
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string key;
+    uint64_t kib = 0;
+    words >> key >> kib;
+    for (const auto& [name, bytes] : fields) {
+      if (key == name) *bytes = kib * 1024;
+    }
+  }
+  return use;
 }
 
 bool IsThreadOfAnother(pid_t tid) { return !CheckNotThread({tid}); }

@@ -54,9 +54,16 @@ struct Credentials {
   uint64_t capabilities = 0;  // union of permitted, effective, inheritable and ambient
   HostPid tracer;             // 0 if none
   HostPid thread_group;
-  uint64_t rss_bytes = 0;
 };
 Result<Credentials> ReadCredentials(HostPid pid);
+
+// Memory of a process from /proc/PID/status. A process without memory of its own has none of it.
+struct MemoryUse {
+  uint64_t anonymous_bytes = 0;  // resident private memory
+  uint64_t shared_bytes = 0;     // resident memory in tmpfs, memfds and shared anonymous mappings
+  uint64_t swapped_bytes = 0;
+};
+Result<MemoryUse> ReadMemoryUse(HostPid pid);
 
 // Returns true if `tid` is a thread that is not the leader of its process. Returns false if it does
 // not exist.

@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <functional>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -15,6 +18,7 @@
 #include "base/file.h"
 #include "store/beneath.h"
 #include "store/clock.h"
+#include "store/image_folder.h"
 #include "store/thread_buffer.h"
 #include "store/unit_writer.h"
 
@@ -43,10 +47,12 @@ char* PieceBuffer() {
   return buffer.data();
 }
 
-// A file of pages that CRIU wrote.
+// A file of pages that CRIU wrote, in its folder or in memory.
 struct PageSource {
   std::string name;
-  UniqueFd fd;
+  UniqueFd fd;                      // if the file is in the folder
+  const char* in_memory = nullptr;  // otherwise
+  uint64_t bytes = 0;
   uint32_t first = 0;  // position of its first page among those of all files
   uint32_t pages = 0;
   bool in_place = false;  // the file is to become a pack without a copy of its pages
@@ -61,14 +67,11 @@ bool IsPagesFile(const std::string& name) {
   return !number.empty() && number.find_first_not_of("0123456789") == number.npos;
 }
 
-// Returns the files whose size is a multiple of the page size; all others stay files of the image.
-// If there are more pages than one pack can have, adds a note and returns no files.
-Result<std::vector<PageSource>> OpenPageSources(const ImageWriter& writer,
-                                                std::vector<std::string>& notes) {
+// Returns the files of CRIU's folder whose size is a multiple of the page size.
+Result<std::vector<PageSource>> OpenPageFiles(const ImageWriter& writer) {
   (void)RaiseDescriptorLimit();  // a program has a file for each process
   std::vector<PageSource> sources;
   STASIS_ASSIGN(auto entries, ListFolder(writer.cpu_dir_fd()));
-  uint64_t pages = 0;
   for (const Entry& entry : entries) {
     if (!entry.is_regular || !IsPagesFile(entry.name)) continue;
     PageSource source;
@@ -78,19 +81,51 @@ Result<std::vector<PageSource>> OpenPageSources(const ImageWriter& writer,
     if (::fstat(source.fd.get(), &st) != 0) return FailErrno(errno, "stat " + entry.name);
     const auto size = static_cast<uint64_t>(st.st_size);
     if (size == 0 || size % kPageBytes != 0) continue;
-    source.first = static_cast<uint32_t>(pages);
-    pages += size / kPageBytes;
-    if (pages > kMaxPackUnits) {
-      notes.push_back(fmt::format(
-          "the program has more than {} GiB of CPU memory, so all of it is written, and none is "
-          "shared with other images",
-          kMaxPackUnits * kPageBytes >> 30));
-      return std::vector<PageSource>{};
-    }
-    source.pages = static_cast<uint32_t>(size / kPageBytes);
+    source.bytes = size;
     sources.push_back(std::move(source));
   }
   return sources;
+}
+
+// Returns the files that can be split into pages; all others stay files of the image. If there are
+// more pages than one pack can have, adds a note and returns no files.
+Result<std::vector<PageSource>> OpenPageSources(const ImageWriter& writer,
+                                                const std::vector<FileInMemory>& in_memory,
+                                                std::vector<std::string>& notes) {
+  STASIS_ASSIGN(std::vector<PageSource> sources, OpenPageFiles(writer));
+  for (const FileInMemory& file : in_memory) {
+    if (file.content.empty() || file.content.size() % kPageBytes != 0) continue;
+    PageSource& source = sources.emplace_back();
+    source.name = file.name;
+    source.in_memory = file.content.data();
+    source.bytes = file.content.size();
+  }
+  uint64_t pages = 0;
+  for (PageSource& source : sources) {
+    source.first = static_cast<uint32_t>(pages);
+    source.pages = static_cast<uint32_t>(source.bytes / kPageBytes);
+    pages += source.bytes / kPageBytes;
+    if (pages <= kMaxPackUnits) continue;
+    notes.push_back(fmt::format(
+        "the program has more than {} GiB of CPU memory, so all of it is written, and none is "
+        "shared with other images",
+        kMaxPackUnits * kPageBytes >> 30));
+    return std::vector<PageSource>{};
+  }
+  return sources;
+}
+
+// Writes the files in memory for which `wanted` is true to CRIU's folder.
+Status WriteToFolder(const ImageWriter& writer, const std::vector<FileInMemory>& in_memory,
+                     const std::function<bool(const FileInMemory&)>& wanted) {
+  for (const FileInMemory& file : in_memory) {
+    if (!wanted(file)) continue;
+    STASIS_ASSIGN(UniqueFd fd,
+                  OpenBeneath(writer.cpu_dir_fd(), file.name, O_WRONLY | O_CREAT | O_EXCL));
+    STASIS_TRY(Annotate(WithSpaceHint(WriteAll(fd.get(), file.content), writer.store()),
+                        "write " + file.name));
+  }
+  return {};
 }
 
 class PageWriter {
@@ -115,6 +150,8 @@ class PageWriter {
   bool IsInPlace(uint32_t page) const { return SourceOf(page).in_place; }
   Status Copy();
   Status CopyPiece(std::span<const uint32_t> pages);
+  Result<std::string_view> Read(const PageSource& source, uint32_t first, uint32_t count,
+                                char* buffer) const;
   Status Keep(PageSource& source);
   const PageSource& SourceOf(uint32_t page) const {
     auto behind = std::upper_bound(
@@ -130,15 +167,23 @@ class PageWriter {
   UnitWriter& units_;
 };
 
+// Returns pages of a file: in the file's own memory, or after reading them to `buffer`.
+Result<std::string_view> PageWriter::Read(const PageSource& source, uint32_t first, uint32_t count,
+                                          char* buffer) const {
+  const uint64_t at = uint64_t{first} * kPageBytes;
+  const uint64_t bytes = uint64_t{count} * kPageBytes;
+  if (source.in_memory != nullptr) return std::string_view(source.in_memory + at, bytes);
+  STASIS_TRY(PreadAll(source.fd.get(), buffer, bytes, at));
+  return std::string_view(buffer, bytes);
+}
+
 Status PageWriter::NamePiece(const PageSource& source, uint32_t first) {
-  char* buffer = PieceBuffer();
   const uint32_t count = std::min<uint32_t>(kPiecePages, source.pages - first);
-  STASIS_TRY(PreadAll(source.fd.get(), buffer, uint64_t{count} * kPageBytes,
-                      uint64_t{first} * kPageBytes));
+  STASIS_ASSIGN(const std::string_view piece, Read(source, first, count, PieceBuffer()));
   std::vector<uint32_t> pages;
   std::vector<Id128> names;
   for (uint32_t i = 0; i < count; ++i) {
-    const std::string_view data(buffer + uint64_t{i} * kPageBytes, kPageBytes);
+    const std::string_view data = piece.substr(uint64_t{i} * kPageBytes, kPageBytes);
     if (IsAllZero(data)) continue;
     pages.push_back(source.first + first + i);
     names.push_back(names_.key().Hash(data));
@@ -181,19 +226,23 @@ void PageWriter::ChooseInPlace() {
     for (uint32_t i = source.first; i < source.first + source.pages; ++i) {
       fresh += units_.unit(i).kind == Kind::kNew ? 1 : 0;
     }
-    source.in_place = !compresses_ && source.pages * uint64_t{kPageBytes} >= kLeastInPlace &&
+    source.in_place = !compresses_ && source.in_memory == nullptr &&
+                      source.pages * uint64_t{kPageBytes} >= kLeastInPlace &&
                       fresh * kMostlyNew >= uint64_t{source.pages} * (kMostlyNew - 1);
     if (!source.in_place) to_copy += fresh * kPageBytes;
   }
   // Without enough space for the copies, all files become packs in place.
   const auto free = FreeBytes(writer_.store());
   const bool fits = free && *free >= to_copy + (to_copy >> 6);
-  for (PageSource& source : sources_) source.in_place |= to_copy > 0 && !fits;
+  for (PageSource& source : sources_) {
+    source.in_place |= to_copy > 0 && !fits && source.in_memory == nullptr;
+  }
 }
 
-// Reads adjacent pages with one call.
+// Reads adjacent pages with one call. Pages that lie together in memory are not copied.
 Status PageWriter::CopyPiece(std::span<const uint32_t> pages) {
   char* buffer = PieceBuffer();
+  std::string_view piece(buffer, pages.size() * kPageBytes);
   for (size_t i = 0; i < pages.size();) {
     const PageSource& source = SourceOf(pages[i]);
     size_t next = i + 1;
@@ -201,12 +250,18 @@ Status PageWriter::CopyPiece(std::span<const uint32_t> pages) {
            pages[next] < source.first + source.pages) {
       ++next;
     }
-    STASIS_TRY(PreadAll(source.fd.get(), buffer + i * kPageBytes, (next - i) * kPageBytes,
-                        uint64_t{pages[i] - source.first} * kPageBytes));
+    char* to = buffer + i * kPageBytes;
+    STASIS_ASSIGN(const std::string_view read,
+                  Read(source, pages[i] - source.first, static_cast<uint32_t>(next - i), to));
+    if (read.size() == piece.size()) {
+      piece = read;
+    } else if (read.data() != to) {
+      std::memcpy(to, read.data(), read.size());
+    }
     i = next;
   }
-  units_.looked() += pages.size() * kPageBytes;
-  return units_.Store(pages, {buffer, pages.size() * kPageBytes});
+  units_.looked() += piece.size();
+  return units_.Store(pages, piece);
 }
 
 Status PageWriter::Copy() {
@@ -273,7 +328,8 @@ Result<std::vector<PageFile>> PageWriter::Describe() {
   for (const PageSource& source : sources_) {
     STASIS_ASSIGN(auto runs, units_.Runs(source.first, source.first + size_t{source.pages}));
     files.push_back({"cpu/" + source.name, uint64_t{source.pages} * kPageBytes, std::move(runs)});
-    if (!source.is_pack && ::unlinkat(writer_.cpu_dir_fd(), source.name.c_str(), 0) != 0) {
+    if (source.in_memory != nullptr || source.is_pack) continue;
+    if (::unlinkat(writer_.cpu_dir_fd(), source.name.c_str(), 0) != 0) {
       return FailErrno(errno, "remove " + source.name);
     }
   }
@@ -283,10 +339,15 @@ Result<std::vector<PageFile>> PageWriter::Describe() {
 }  // namespace
 
 Result<WrittenUnits> WritePages(ImageWriter& writer, const UnitNames& names,
-                                const WriteOptions& given) {
+                                const WriteOptions& given,
+                                const std::vector<FileInMemory>& in_memory) {
   const WriteOptions options = ForPages(given);
   WrittenUnits nothing;
-  STASIS_ASSIGN(auto sources, OpenPageSources(writer, nothing.notes));
+  STASIS_ASSIGN(auto sources, OpenPageSources(writer, in_memory, nothing.notes));
+  std::set<std::string> split;
+  for (const PageSource& source : sources) split.insert(source.name);
+  const auto is_split = [&](const FileInMemory& file) { return split.contains(file.name); };
+  STASIS_TRY(WriteToFolder(writer, in_memory, std::not_fn(is_split)));
   if (sources.empty()) return nothing;
   const size_t pages = sources.back().first + size_t{sources.back().pages};
   STASIS_ASSIGN(auto units, UnitWriter::Begin(writer, names, options, kPageBytes, pages,
@@ -296,6 +357,7 @@ Result<WrittenUnits> WritePages(ImageWriter& writer, const UnitNames& names,
   if (!cut) {
     nothing.notes.push_back(
         "CPU memory is too fragmented to be shared with other images, so all of it is written");
+    STASIS_TRY(WriteToFolder(writer, in_memory, is_split));
     return nothing;
   }
   STASIS_ASSIGN(auto files, pages_writer.Describe());

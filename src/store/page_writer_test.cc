@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <map>
+#include <set>
 
 #include "store/beneath.h"
 #include "store/shared_units_testing.h"
@@ -39,10 +40,15 @@ class PageWriterTest : public SharedUnitsTest {
   void DumpFiles(const std::string& name, const Files& files, const WriteOptions& options) {
     auto writer = MustBegin(store_.path(), name);
     WriteFile(writer->cpu_path() + "/inventory.img", "what else CRIU writes");
+    std::vector<FileInMemory> in_memory;
     for (const auto& [file, content] : files) {
-      WriteFile(writer->cpu_path() + "/" + file, content);
+      if (in_memory_.contains(file)) {
+        in_memory.push_back({file, content});
+      } else {
+        WriteFile(writer->cpu_path() + "/" + file, content);
+      }
     }
-    auto written = WritePages(*writer, Key(), options);
+    auto written = WritePages(*writer, Key(), options, in_memory);
     ASSERT_TRUE(written) << written.error().ToString();
     last_ = std::move(*written);
     Manifest manifest = FullManifest();
@@ -84,6 +90,7 @@ class PageWriterTest : public SharedUnitsTest {
     return static_cast<uint64_t>(st.st_blocks) * 512;
   }
 
+  std::set<std::string> in_memory_;  // files that are not in CRIU's folder
   WrittenUnits last_;
 };
 
@@ -184,6 +191,41 @@ TEST_F(PageWriterTest, ALargeFileBecomesAPackWhereItLies) {
   EXPECT_GE(last_.new_bytes, 38 * kPage);
   ExpectIntact("c", first);
   ExpectIntact("b", second);
+}
+
+TEST_F(PageWriterTest, PagesInMemoryAreStoredAsThoseOfFilesAre) {
+  const Files first = {{"pages-1.img", Pages(1, 300) + std::string(5 * kPage, '\0')},
+                       {"pages-2.img", LargeMemory()},
+                       {"pages-3.img", Pages(2, 40)}};
+  in_memory_ = {"pages-1.img", "pages-2.img"};
+  DumpFiles("a", first);
+  EXPECT_EQ(last_.stored_bytes, 340 * kPage + kLarge);
+  EXPECT_EQ(last_.zero_bytes, 5 * kPage);
+  ExpectIntact("a", first);
+  // No file of the image is a copy of the memory.
+  EXPECT_EQ(Names(store_ / "a/cpu"), std::vector<std::string>{"inventory.img"});
+
+  Files second = first;
+  second["pages-1.img"].replace(100 * kPage, kPageBytes, Noise(kPageBytes, 77));
+  second["pages-3.img"].insert(0, Pages(9, 2));
+  in_memory_ = {"pages-3.img"};
+  DumpFiles("b", second);
+  EXPECT_EQ(last_.stored_bytes, 3 * kPage);
+  ExpectIntact("b", second);
+  auto options = Options();
+  options.compression = Compression::kLz4;
+  options.share = false;
+  in_memory_ = {"pages-1.img", "pages-2.img", "pages-3.img"};
+  DumpFiles("c", second, options);
+  ExpectIntact("c", second);
+}
+
+TEST_F(PageWriterTest, OtherFilesInMemoryBecomeFiles) {
+  in_memory_ = {"pages-1.img", "pages-2.img"};
+  DumpFiles("a", {{"pages-1.img", "not a multiple of 4096"}, {"pages-2.img", ""}});
+  EXPECT_EQ(Findings("a"), "");
+  EXPECT_EQ(*ReadFile(store_ / "a/cpu/pages-1.img"), "not a multiple of 4096");
+  EXPECT_EQ(*ReadFile(store_ / "a/cpu/pages-2.img"), "");
 }
 
 TEST_F(PageWriterTest, CompressedPagesAreShared) {

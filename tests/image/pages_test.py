@@ -260,7 +260,7 @@ def a_full_disk(world, program):
         stored = dump(program, "s2", "-d", store, "--leave-running")
         demand(stored["cpu_bytes"] <= MEMORY * 0.02 + FIXED, f"it stores {stored}")
         dump(program, "s3", "-d", store, "--leave-running", "--full")
-        world.stasis("dump", "one", "--name", "s4", "-d", store, "--leave-running", expect=1)
+        world.stasis("dump", "one", "--name", "s4", "-d", store, "--leave-running", "--full", expect=1)
         world.stasis("image", "delete", "-d", store, "s3")
         demand(sorted(os.listdir(store)) == ["s1", "s2"], f"left: {os.listdir(store)}")
         program.expect_running()

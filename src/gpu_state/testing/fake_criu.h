@@ -1,6 +1,8 @@
 // A fake CRIU for a Program. Its calls are "criu Start", "criu Dump", ….
 #pragma once
 
+#include <fcntl.h>
+
 #include <fstream>
 #include <map>
 #include <memory>
@@ -8,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "base/fd.h"
+#include "base/file.h"
 #include "criu/criu.h"
 #include "gpu_state/testing/call_log.h"
 #include "gpu_state/testing/program.h"
@@ -19,12 +23,18 @@ namespace stasis::fakes {
 // continues them only if a process has as many device files as the machine.
 class FakeCriuDump final : public criu::CriuSession {
  public:
-  FakeCriuDump(Program& program, CallLog& log) : program_(program), log_(log) {}
+  // `fds` are the descriptors that CRIU inherits, by their numbers in CRIU.
+  FakeCriuDump(Program& program, CallLog& log, const std::map<int, int>& fds)
+      : program_(program), log_(log) {
+    for (const auto& [number, fd] : fds) inherited_[number].Reset(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  }
   Status Dump(const criu::DumpRequest& request, const criu::NotifyHandler& handler,
               const Deadline&) override {
     return log_.Run("criu", "Dump", [&]() -> Status {
       std::ofstream(request.log_path) << "log\n";
       std::ofstream(request.images_dir + "/core-1.img") << "core";
+      std::ofstream(request.images_dir + "/pagemap-1.img") << "pagemap";
+      STASIS_TRY(WritePages(request.images_dir + "/pages-1.img"));
       if (!request.options.plugins.empty()) RunPlugin(request);
       STASIS_TRY(log_.Run("criu", "Write", []() -> Status { return {}; }));
       criu::Notification notification;
@@ -41,7 +51,19 @@ class FakeCriuDump final : public criu::CriuSession {
     return Fail(Code::kInternal, "not a restore");
   }
 
+  // CPU memory as FakeCriuDump saves it.
+  static std::string Pages(size_t count) { return std::string(count * 4096, 'p'); }
+  size_t page_count = 1;
+
  private:
+  Status WritePages(const std::string& path) {
+    constexpr std::string_view kOwn = "/proc/self/fd/";
+    auto link = ReadLink(path);
+    if (!link) return ReplaceFile(path, Pages(page_count));
+    if (!link->starts_with(kOwn)) return Fail(Code::kInternal, "a link to " + *link);
+    const int number = std::stoi(link->substr(kOwn.size()));
+    return WriteAll(inherited_.at(number).get(), Pages(page_count));
+  }
   void RunPlugin(const criu::DumpRequest& request) {
     // "criu Plugin" fails as the real one does, whose error is then only in the log.
     const Status saved = log_.Run("criu", "Plugin", []() -> Status { return {}; });
@@ -64,6 +86,7 @@ class FakeCriuDump final : public criu::CriuSession {
 
   Program& program_;
   CallLog& log_;
+  std::map<int, UniqueFd> inherited_;
 };
 
 class FakeCriu final : public criu::Criu {
@@ -79,12 +102,16 @@ class FakeCriu final : public criu::Criu {
     return log_.Run("criu", "Version", []() -> Result<std::string> { return std::string("4.1"); });
   }
   Result<std::unique_ptr<criu::CriuSession>> StartDump(const std::string&, const criu::DumpRequest&,
-                                                       bool, const std::map<int, int>&,
+                                                       bool, const std::map<int, int>& fds,
                                                        const Deadline&) override {
     return log_.Run("criu", "Start", [&]() -> Result<std::unique_ptr<criu::CriuSession>> {
-      return std::make_unique<FakeCriuDump>(program_, log_);
+      auto dump = std::make_unique<FakeCriuDump>(program_, log_, fds);
+      dump->page_count = page_count;
+      return dump;
     });
   }
+
+  size_t page_count = 1;  // of CPU memory
 
  private:
   Program& program_;
