@@ -138,6 +138,16 @@ def two_over_two_gpus(world):
         job.end()
 
 
+def watched(world):
+    watch = world.begin("share", "--watch")
+    job = Job(world, "seen", "--mib", "8", "--rest", "1000")
+    job.await_ready()
+    wait_until(lambda: re.search(r"^seen +interactive +awake", watch.out, re.M), PATIENCE_S, lambda: f"{watch}")
+    os.kill(watch.pid, signal.SIGINT)
+    watch.wait()
+    job.end()
+
+
 def gpus_named_by_number(world):
     """CUDA_VISIBLE_DEVICES of a program is a matter of its own driver: the daemon sees the GPU that the program has."""
     uuids = [gpu["uuid"] for gpu in sorted(world.gpus(), key=lambda gpu: gpu["index"])]
@@ -194,6 +204,7 @@ def run(world):
     world.stasis("share", "pin", "nobody", expect=3)
     an_allocation_that_needs_room(world)
     two_over_two_gpus(world)
+    watched(world)
     gpus_named_by_number(world)
     one_that_is_stopped(world)
     six_on_a_gpu_for_two(world, daemon)
