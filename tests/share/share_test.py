@@ -151,12 +151,12 @@ def watched(world):
 def gpus_named_by_number(world):
     """CUDA_VISIBLE_DEVICES of a program is a matter of its own driver: the daemon sees the GPU that the program has."""
     uuids = [gpu["uuid"] for gpu in sorted(world.gpus(), key=lambda gpu: gpu["index"])]
-    alone = Job(world, "alone", "--mib", "150", "--rest", "0.3", env={"CUDA_VISIBLE_DEVICES": "0"})
-    pair = [Job(world, name, "--mib", "150", "--rest", "0.3", env={"CUDA_VISIBLE_DEVICES": "1"}) for name in ("n1", "n2")]
+    alone = Job(world, "alone", "--mib", "150", "--rest", "1.5", env={"CUDA_VISIBLE_DEVICES": "0"})
+    pair = [Job(world, name, "--mib", "150", "--rest", "1.5", env={"CUDA_VISIBLE_DEVICES": "1"}) for name in ("n1", "n2")]
     for job in (alone, *pair):
         job.await_ready()
     for job in (alone, *pair):
-        job.await_rounds(2)
+        job.await_rounds(1)
     shown = shares(world)
     for job, uuid in ((alone, uuids[0]), (pair[0], uuids[1]), (pair[1], uuids[1])):
         demand([gpu["uuid"] for gpu in shown[job.name]["gpus"]] == [uuid], lambda: f"{uuids}: {shown}")  # noqa: B023
@@ -172,11 +172,11 @@ def one_that_is_stopped(world):
     stopped.await_ready()
     pid = stopped.shown()["pid"]
     os.kill(pid, signal.SIGSTOP)
-    pair = [Job(world, name, "--mib", "110", "--rest", "0.3") for name in ("turn-a", "turn-b")]
+    pair = [Job(world, name, "--mib", "110", "--rest", "1.5") for name in ("turn-a", "turn-b")]
     for job in pair:
         job.await_ready()
     for job in pair:
-        job.await_rounds(3)
+        job.await_rounds(2)
     await_shares(world, lambda all_shares: "does not answer" in all_shares[stopped.name].get("problem", ""),
                  "a stopped program is not named")
     shown = shares(world)
