@@ -16,10 +16,12 @@
 #include <mutex>
 #include <optional>
 
+#include "api/client_link.h"
 #include "api/error_message.h"
 #include "api/headers.h"
 #include "api/methods.h"
 #include "api/repository_choice.h"
+#include "api/share_hold.h"
 #include "api/worker_credentials.h"
 #include "base/deadline.h"
 #include "base/fd.h"
@@ -95,11 +97,6 @@ Result<UniqueFd> ConnectTo(const std::string& path, bool chosen) {
   return socket;
 }
 
-struct DaemonProcess {
-  pid_t pid = 0;
-  UniqueFd pidfd;  // empty if the daemon is outside of this process's pid namespace
-};
-
 // Must be called before the daemon's first answer. The answer then proves that the daemon was still
 // alive when the pidfd was opened, so its pid had not been reused.
 DaemonProcess ListeningProcess(int socket) {
@@ -139,14 +136,6 @@ Error ToError(const grpc::ClientContext& context, const grpc::Status& status,
 }
 
 }  // namespace
-
-struct Client::Link {
-  std::string socket;
-  DaemonProcess daemon;
-  std::shared_ptr<grpc::Channel> channel;
-  std::unique_ptr<v1::Stasis::Stub> stub;
-  std::string context;  // the context header of each call
-};
 
 Client::~Client() = default;
 Client::Client(Client&&) noexcept = default;
@@ -282,22 +271,34 @@ class Canceller {
 
 }  // namespace
 
+template <class Request>
+Result<v1::OperationResult> Client::Locally(const Request& request,
+                                            Result<v1::OperationEvent> (*local)(Call&,
+                                                                                const Request&),
+                                            const OnEvent& on_event, const char* held_as) {
+  std::unique_ptr<ShareHold> hold;
+  if (options_.without_daemon && held_as != nullptr && !request.options().dry_run()) {
+    const std::string target = TargetOf(request.SerializeAsString());
+    STASIS_ASSIGN(hold, HoldShare(call_, target, held_as, options_.cancel_fd));
+  }
+  if (on_event) {
+    call_.emit = [&](const google::protobuf::MessageLite& event) {
+      on_event(static_cast<const v1::OperationEvent&>(event));
+    };
+  }
+  auto last = local(call_, request);
+  call_.emit = nullptr;
+  if (hold) hold->Finish(last.has_value());
+  if (!last) return Fail(std::move(last).error());
+  return std::move(*last->mutable_result());
+}
+
 template <class Request, class Rpc>
 Result<v1::OperationResult> Client::Stream(const Request& request, Rpc rpc,
                                            Result<v1::OperationEvent> (*local)(Call&,
                                                                                const Request&),
-                                           const OnEvent& on_event) {
-  if (link_ == nullptr) {
-    if (on_event) {
-      call_.emit = [&](const google::protobuf::MessageLite& event) {
-        on_event(static_cast<const v1::OperationEvent&>(event));
-      };
-    }
-    auto last = local(call_, request);
-    call_.emit = nullptr;
-    if (!last) return Fail(std::move(last).error());
-    return std::move(*last->mutable_result());
-  }
+                                           const OnEvent& on_event, const char* held_as) {
+  if (link_ == nullptr) return Locally(request, local, on_event, held_as);
   grpc::ClientContext context;
   context.AddMetadata(kContextHeader, link_->context);
   Canceller canceller(*link_->stub, options_.cancel_fd);
@@ -329,7 +330,7 @@ Result<v1::OperationResult> Client::Stream(const Request& request, Rpc rpc,
                                            const OnEvent& on_event) {                    \
     auto rpc = [](v1::Stasis::Stub& stub, grpc::ClientContext* context,                  \
                   const v1::name##Request& asked) { return stub.name(context, asked); }; \
-    return Stream(request, rpc, &api::name, on_event);                                   \
+    return Stream(request, rpc, &api::name, on_event, #name);                            \
   }
 STASIS_STREAM(Suspend)
 STASIS_STREAM(Resume)

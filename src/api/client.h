@@ -70,6 +70,7 @@ class Client {
 
  private:
   struct Link;
+  friend class DaemonHold;
   Client() = default;
   static Result<std::unique_ptr<Link>> Connect(const config::Settings& settings);
 
@@ -79,7 +80,12 @@ class Client {
   template <class Request, class Rpc>
   Result<v1::OperationResult> Stream(const Request& request, Rpc rpc,
                                      Result<v1::OperationEvent> (*local)(Call&, const Request&),
-                                     const OnEvent& on_event);
+                                     const OnEvent& on_event, const char* held_as = nullptr);
+  // In this process. If `held_as` is a method, the daemon stays away from the target meanwhile.
+  template <class Request>
+  Result<v1::OperationResult> Locally(const Request& request,
+                                      Result<v1::OperationEvent> (*local)(Call&, const Request&),
+                                      const OnEvent& on_event, const char* held_as);
 
   std::unique_ptr<Link> link_;  // null without a daemon
   Call call_;

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "api/relay.h"
+#include "api/share_hold_service.h"
 #include "api/share_watch.h"
 #include "api/usage_error.h"
 #include "api/worker_credentials.h"
@@ -60,7 +61,7 @@ struct Layered<Base, First, Others...> {
 #define STASIS_OWN(name) v1::Stasis::WithCallbackMethod_##name
 using Own = Layered<v1::Stasis::Service, STASIS_OWN(ListOperations), STASIS_OWN(CancelOperation),
                     STASIS_OWN(GetStatus), STASIS_OWN(Drain), STASIS_OWN(ListShares),
-                    STASIS_OWN(PinShare), STASIS_OWN(NoteShare)>::Type;
+                    STASIS_OWN(PinShare), STASIS_OWN(NoteShare), STASIS_OWN(HoldShare)>::Type;
 #undef STASIS_OWN
 
 // The methods that the daemon forwards as bytes.
@@ -192,6 +193,11 @@ class Service final : public Forwarded {
       STASIS_ASSIGN(const auto work, WorkOf(daemon_, caller, *context));
       return daemon_.share->Note(caller, work, request->starting(), request->bytes());
     });
+  }
+
+  grpc::ServerBidiReactor<v1::HoldShareRequest, v1::HoldShareResponse>* HoldShare(
+      CallbackServerContext* context) override {
+    return ServeShareHold(daemon_, identify_, *context);
   }
 
   grpc::ServerUnaryReactor* Drain(CallbackServerContext* context, const v1::DrainRequest* request,

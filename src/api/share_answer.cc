@@ -104,12 +104,15 @@ std::set<std::string> ShareAnswer::AddPrograms(const std::string& key, uid_t uid
     if (IsSignalFile(program.signal_file(), program.job())) {
       watchable.signal_file = program.signal_file();
     }
+    if (program.silent()) answer_.survey.silent.insert(id);
     if (program.class_().empty()) continue;  // only its end and its growth matter
     ids.insert(id);
     auto& facts = answer_.survey.programs[id];
-    if (program.busy()) continue;
-    facts = FactsOf(program, spill_bytes > 0);
-    facts->user = uid;
+    if (program.busy() && !program.silent()) continue;
+    if (!program.busy()) {
+      facts = FactsOf(program, spill_bytes > 0);
+      facts->user = uid;
+    }
     for (int i = 0; i < std::min(program.processes_size(), kMaxProcesses); ++i) {
       const process::ProcessId one = IdOf(program.processes(i));
       if (one == root || Claim(one, uid)) watchable.processes.push_back(one);

@@ -62,6 +62,24 @@ TEST_F(ShareAnswerTest, AnHonestProgram) {
   EXPECT_EQ(answer.programs.at("4001-a/llama").signal_file, "/state/jobs/llama/share");
 }
 
+TEST_F(ShareAnswerTest, AProgramThatDoesNotAnswerIsWatchedForAnAnswer) {
+  v1::ShareSurvey survey;
+  auto& stopped = *survey.add_programs() = Program("stopped", 7);
+  AddGpu(stopped, "gpu0", 40 * kGiB, kGiB);
+  stopped.add_processes()->set_pid(7);
+  auto& reserves = *survey.add_programs() = Program("reserves", 8);
+  reserves.clear_class_();
+  for (auto& program : *survey.mutable_programs()) {
+    program.set_busy(true);
+    program.set_silent(true);
+  }
+  const auto answer = Add(survey);
+  EXPECT_FALSE(answer.survey.programs.at("4001-a/stopped")) << "what is known of it is old";
+  EXPECT_EQ(answer.programs.at("4001-a/stopped").processes.size(), 1u);
+  EXPECT_EQ(answer.survey.silent, (std::set<std::string>{"4001-a/reserves", "4001-a/stopped"}))
+      << "also one that does not share delays surveys";
+}
+
 TEST_F(ShareAnswerTest, MemoryThatIsReadyForProgramsCountsAsFree) {
   v1::ShareSurvey survey;
   AddGpu(*survey.add_programs() = Program("llama", 7), "gpu0", 40 * kGiB, 0);

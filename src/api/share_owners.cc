@@ -176,6 +176,12 @@ bool ShareOwners::Resolve(const std::string& name, const std::string& key) {
   return true;
 }
 
+std::string ShareOwners::KeyOf(const std::string& name) const {
+  std::lock_guard lock(mutex_);
+  auto found = entries_.find(name);
+  return found == entries_.end() ? "" : found->second.key;
+}
+
 std::optional<ShareOwner> ShareOwners::Find(const std::string& key) const {
   std::lock_guard lock(mutex_);
   for (const auto& [name, entry] : entries_) {

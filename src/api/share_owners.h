@@ -61,6 +61,8 @@ class ShareOwners {
   std::map<std::string, ShareOwner> All() const;
   // Sets the key that the entry's worker has found. Returns false if another entry has it.
   bool Resolve(const std::string& entry, const std::string& key);
+  // Returns the key of an entry, or an empty string as long as it is unknown.
+  std::string KeyOf(const std::string& entry) const;
   std::optional<ShareOwner> Find(const std::string& key) const;
   std::vector<std::string> KeysOf(uid_t uid) const;
 

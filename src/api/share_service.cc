@@ -255,9 +255,10 @@ void ShareService::Publish() {
   metrics_.SetShares(List(root));
 }
 
-void ShareService::Start(std::function<void(Result<sharing::SurveyAnswer>)> done) {
-  auto survey = [this, done] {
-    done(SurveyAll());
+void ShareService::Start(const std::set<std::string>& silent,
+                         std::function<void(Result<sharing::SurveyAnswer>)> done) {
+  auto survey = [this, silent, done] {
+    done(SurveyAll(silent));
     std::vector<std::string> pins;
     {
       std::lock_guard lock(mutex_);
@@ -270,7 +271,7 @@ void ShareService::Start(std::function<void(Result<sharing::SurveyAnswer>)> done
   std::move(*thread).Detach();
 }
 
-Result<sharing::SurveyAnswer> ShareService::SurveyAll() {
+Result<sharing::SurveyAnswer> ShareService::SurveyAll(const std::set<std::string>& silent) {
   static constexpr char kOwn[] = "own";
   const auto owners = owners_.All();
   SurveyWorkers workers;
@@ -283,7 +284,13 @@ Result<sharing::SurveyAnswer> ShareService::SurveyAll() {
   programs.set_reserve(reserve_ != nullptr);
   gpus.set_gpus(true);
   for (const auto& [entry, owner] : owners) {
-    if (!IsPaused(entry)) workers.Ask(entry, owner.work, programs);
+    if (IsPaused(entry)) continue;
+    programs.clear_silent();
+    for (const std::string& id : silent) {
+      ShareName name = SplitShareName(id);
+      if (name.key == owners_.KeyOf(entry)) programs.add_silent(std::move(name.job));
+    }
+    workers.Ask(entry, owner.work, programs);
   }
   await();
   // Afterwards, because the owners' workers free the arenas of programs that have ended.

@@ -68,10 +68,11 @@ class ShareService final : private sharing::Surveys, private sharing::Swaps {
         owners_(std::move(path)),
         operations_(operations),
         metrics_(metrics) {}
-  void Start(std::function<void(Result<sharing::SurveyAnswer>)> done) override;
+  void Start(const std::set<std::string>& silent,
+             std::function<void(Result<sharing::SurveyAnswer>)> done) override;
   void Start(const sharing::Plan::Swap& swap,
              std::function<void(sharing::SwapResult)> done) override;
-  Result<sharing::SurveyAnswer> SurveyAll();
+  Result<sharing::SurveyAnswer> SurveyAll(const std::set<std::string>& silent);
   // `room_bytes` is the host memory that is not allocated.
   void AddPrograms(const std::string& entry, const ShareOwner& owner, const v1::ShareSurvey& survey,
                    uint64_t room_bytes, ShareAnswer& answer);

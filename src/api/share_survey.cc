@@ -4,7 +4,10 @@
 #include <sys/sysinfo.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <set>
+#include <vector>
 
 #include "api/methods.h"
 #include "api/target.h"
@@ -22,6 +25,7 @@
 #include "gpu_state/survey_agents.h"
 #include "jobs/store.h"
 #include "plan/journal.h"
+#include "process/tree.h"
 
 namespace stasis::api {
 namespace {
@@ -101,18 +105,58 @@ void AddNeeds(const process::ProcessId& id, const ProcessFacts& facts,
   }
 }
 
+// Neither the driver nor its agent can ask a process that a signal or a debugger has stopped.
+bool IsStopped(const process::Stat& stat) { return stat.state == 'T' || stat.state == 't'; }
+
+// Returns the processes below this one that use a GPU and have an agent.
+std::vector<process::Stat> AgentsBelow(process::HostPid root, gpu_state::SurveyAgents& agents) {
+  std::vector<process::Stat> found;
+  auto tree = process::ReadTree(root);
+  if (!tree) return found;
+  std::copy_if(tree->members.begin(), tree->members.end(), std::back_inserter(found),
+               [&](const auto& stat) {
+                 auto header = agents.ReadHeader(stat.id.pid);
+                 return header && header->control_fd >= 0;
+               });
+  return found;
+}
+
+// Returns true if a process of the program that uses a GPU is stopped.
+bool HasStopped(process::HostPid root, gpu_state::SurveyAgents& agents) {
+  auto tree = process::ReadTree(root);
+  if (!tree || std::none_of(tree->members.begin(), tree->members.end(), IsStopped)) return false;
+  const auto found = AgentsBelow(root, agents);
+  return std::any_of(found.begin(), found.end(), IsStopped);
+}
+
+// Lists the processes that have an agent, because the daemon watches them for an answer.
+void SetSilent(process::HostPid root, gpu_state::SurveyAgents& agents,
+               v1::ShareSurvey::Program& program) {
+  program.set_busy(true);
+  program.set_silent(true);
+  program.clear_processes();
+  for (const auto& stat : AgentsBelow(root, agents)) {
+    auto& known = *program.add_processes();
+    known.set_pid(stat.id.pid.value);
+    known.set_start_ticks(stat.id.start_time);
+  }
+}
+
 // `agents` are those of `services`.
 void Survey(gpu_state::Services& services, gpu_state::SurveyAgents& agents, const jobs::Job& job,
             v1::ShareSurvey::Program& program) {
   const auto& root = job.processes->root;
-  program.mutable_root()->set_pid(root.pid.value);
-  program.mutable_root()->set_start_ticks(root.start_time);
   if (!plan::CheckNotUnderWay(services.paths, root)) return program.set_busy(true);
+  if (HasStopped(root.pid, agents)) return SetSilent(root.pid, agents, program);
   (void)agents.TakeFailure();
   std::vector<checks::Refused> refused;
   auto surveyed = checks::SurveyTarget(services, {job.id, job.id, root}, &refused);
   // An error that may be gone at the next survey says nothing about the program.
-  if (!surveyed && !gpu_state::IsLasting(surveyed.error())) return program.set_busy(true);
+  using Failure = gpu_state::SurveyAgents::Failure;
+  if (!surveyed && !gpu_state::IsLasting(surveyed.error())) {
+    if (agents.TakeFailure() == Failure::kSilent) return SetSilent(root.pid, agents, program);
+    return program.set_busy(true);
+  }
   if (!surveyed) {
     // For example a program of another user below this job.
     program.set_state("awake");
@@ -148,8 +192,11 @@ void Survey(gpu_state::Services& services, gpu_state::SurveyAgents& agents, cons
                     : kept                                      ? "context kept"
                                                                 : "suspended");
   // An operation may have begun meanwhile, or another client was connected to an agent.
-  const bool failed = agents.TakeFailure();
-  if (failed || !plan::CheckNotUnderWay(services.paths, root)) program.set_busy(true);
+  const Failure failure = agents.TakeFailure();
+  if (failure != Failure::kNone || !plan::CheckNotUnderWay(services.paths, root)) {
+    program.set_busy(true);
+  }
+  if (failure == Failure::kSilent) SetSilent(root.pid, agents, program);
 }
 
 uint64_t HostTotalBytes() {
@@ -250,6 +297,7 @@ Result<v1::ShareSurvey> SurveyShares(Call& call, const v1::SurveySharesRequest& 
   if (auto arenas = gpu_state::ExistingArenas(call.paths)) (void)arenas->Sweep();
   const auto agents = std::make_shared<gpu_state::SurveyAgents>(services.agents);
   services.agents = agents;
+  const std::set<std::string> silent(request.silent().begin(), request.silent().end());
   const jobs::Store store(call.paths.jobs());
   STASIS_ASSIGN(const auto listed, store.List());
   for (const auto& entry : listed) {
@@ -263,6 +311,14 @@ Result<v1::ShareSurvey> SurveyShares(Call& call, const v1::SurveySharesRequest& 
     program.set_class_(entry.job->share);
     const std::string signal_file = ShareSignalFile(store.Folder(entry.id));
     if (PathExists(signal_file)) program.set_signal_file(signal_file);
+    const auto& root = entry.job->processes->root;
+    program.mutable_root()->set_pid(root.pid.value);
+    program.mutable_root()->set_start_ticks(root.start_time);
+    if (silent.contains(entry.id)) {
+      program.set_busy(true);
+      program.set_silent(true);
+      continue;
+    }
     Survey(services, *agents, *entry.job, program);
   }
   survey.set_spill_free_bytes(SpillFreeBytes(call.settings));

@@ -6,15 +6,23 @@
 
 #include "abi/driver_kinds.h"
 #include "api/methods.h"
+#include "api/share_hold.h"
 #include "cli/message_json.h"
 #include "cli/operation.h"
 
 namespace stasis::cli {
 namespace {
 
-Outcome RunStep(const Globals& globals, const v1::GpuStepRequest& request) {
+Outcome RunStep(const Globals& globals, const v1::GpuStepRequest& request, bool changes) {
   STASIS_ASSIGN(api::Call call, OpenCall(globals));
-  STASIS_ASSIGN(const auto done, api::GpuStep(call, request));
+  std::unique_ptr<api::ShareHold> hold;
+  if (changes) {
+    STASIS_ASSIGN(hold, api::HoldShare(call, request.target(), "GpuStep", /*cancel_fd=*/-1));
+  }
+  const auto step = api::GpuStep(call, request);
+  if (hold) hold->Finish(step.has_value());
+  if (!step) return Fail(step.error());
+  const v1::GpuStepResponse& done = *step;
   nlohmann::json document = {{"pid", done.pid()}};
   std::string text;
   if (request.step() == "restore-tid") {
@@ -110,14 +118,14 @@ void RegisterGpu(App app, const std::function<void(Action)>& select) {
       verb->add_option("--gpu-map", options->map,
                        "Move to other GPUs: OLD=NEW,... by UUID, index or name");
     }
-    verb->callback([=, name = row.name] {
+    verb->callback([=, name = row.name, changes = row.changes] {
       select([=](const Globals& globals) {
         v1::GpuStepRequest request;
         request.set_target(options->pid);
         request.set_step(name);
         request.set_timeout_s(options->timeout_s);
         request.set_gpu_map(options->map);
-        return RunStep(globals, request);
+        return RunStep(globals, request, changes);
       });
     });
   }

@@ -5,8 +5,10 @@
 
 #include "api/migrate.h"
 #include "api/result_json.h"
+#include "api/share_hold.h"
 #include "base/file.h"
 #include "cli/account.h"
+#include "cli/interrupts.h"
 #include "cli/transfer.h"
 
 namespace stasis::cli {
@@ -47,8 +49,12 @@ Result<v1::MigrateRequest> RequestOf(const MigrateOptions& options) {
 Outcome RunMigrate(const Globals& globals, const MigrateOptions& options) {
   STASIS_ASSIGN(const v1::MigrateRequest request, RequestOf(options));
   STASIS_ASSIGN(RepositoryCall call, RepositoryCall::Open(globals));
-  STASIS_ASSIGN(const auto event, api::Migrate(call.call(), request));
-  PrintResult(globals, AccountText(event.result()), api::ResultJson(event.result()));
+  STASIS_ASSIGN(const auto hold,
+                api::HoldShare(call.call(), request.target(), "Dump", InterruptFd()));
+  const auto event = api::Migrate(call.call(), request);
+  if (hold) hold->Finish(event.has_value());
+  if (!event) return Fail(event.error());
+  PrintResult(globals, AccountText(event->result()), api::ResultJson(event->result()));
   return 0;
 }
 

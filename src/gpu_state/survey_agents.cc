@@ -18,9 +18,16 @@ bool IsLasting(const Error& error) {
 
 Result<std::unique_ptr<agent_client::AgentLink>> SurveyAgents::Connect(
     process::HostPid pid, std::chrono::milliseconds timeout) {
-  auto agent = agents_->Connect(pid, std::min(timeout, kLongestAnswer));
+  if (failure_ == Failure::kSilent) {
+    return Fail(Code::kUnavailable, "another agent of the program does not answer");
+  }
+  auto agent =
+      agents_->Connect(pid, std::min(timeout, any_silent_ ? kLongestNextAnswer : kLongestAnswer));
   // kNotFound is an answer: there is no agent.
-  if (!agent && agent.error().code != Code::kNotFound) failed_ |= !IsLasting(agent.error());
+  if (agent || agent.error().code == Code::kNotFound || IsLasting(agent.error())) return agent;
+  const bool silent = agent.error().code == Code::kDeadlineExceeded;
+  any_silent_ |= silent;
+  failure_ = std::max(failure_, silent ? Failure::kSilent : Failure::kBusy);
   return agent;
 }
 

@@ -1,5 +1,6 @@
 // Agents for a survey, which repeats soon: it waits for each agent only briefly, and notes whether
-// one could not be asked for a passing reason. Then the survey says nothing about the program.
+// one could not be asked for a passing reason. Then the survey says nothing about the program, and
+// its other agents are not asked any more.
 //
 // Not thread-safe.
 #pragma once
@@ -14,6 +15,11 @@ namespace stasis::gpu_state {
 class SurveyAgents final : public agent_client::Agents {
  public:
   static constexpr std::chrono::milliseconds kLongestAnswer{1000};
+  // The same after one agent has not answered: several of them must not add up.
+  static constexpr std::chrono::milliseconds kLongestNextAnswer{100};
+
+  // Why an agent could not be asked. kSilent: it did not answer in time, as if it were stopped.
+  enum class Failure { kNone, kBusy, kSilent };
 
   explicit SurveyAgents(std::shared_ptr<agent_client::Agents> agents)
       : agents_(std::move(agents)) {}
@@ -24,12 +30,14 @@ class SurveyAgents final : public agent_client::Agents {
     return agents_->ReadHeader(pid);
   }
 
-  // Returns true if an agent could not be asked since the last call of this function.
-  bool TakeFailure() { return std::exchange(failed_, false); }
+  // Returns whether an agent could not be asked since the last call of this function, which begins
+  // with the next program.
+  Failure TakeFailure() { return std::exchange(failure_, Failure::kNone); }
 
  private:
   const std::shared_ptr<agent_client::Agents> agents_;
-  bool failed_ = false;
+  Failure failure_ = Failure::kNone;
+  bool any_silent_ = false;  // in this survey
 };
 
 // Returns true for an error that is a property of the program, and false for one that may be gone

@@ -11,6 +11,7 @@ struct Refusing final : agent_client::Agents {
   Result<std::unique_ptr<agent_client::AgentLink>> Connect(process::HostPid,
                                                            milliseconds timeout) override {
     asked_for = timeout;
+    ++asked;
     return Fail(code, "refused");
   }
   Result<agent_protocol::AgentHeader> ReadHeader(process::HostPid) override {
@@ -18,7 +19,10 @@ struct Refusing final : agent_client::Agents {
   }
   Code code = Code::kNotFound;
   milliseconds asked_for{0};
+  int asked = 0;
 };
+
+using Failure = SurveyAgents::Failure;
 
 TEST(SurveyAgentsTest, ABusyOrLateAgentIsNotAPropertyOfItsProgram) {
   auto agents = std::make_shared<Refusing>();
@@ -26,13 +30,14 @@ TEST(SurveyAgentsTest, ABusyOrLateAgentIsNotAPropertyOfItsProgram) {
   for (Code code : {Code::kAborted, Code::kDeadlineExceeded, Code::kUnavailable}) {
     agents->code = code;
     EXPECT_FALSE(survey.Connect({1}, milliseconds(10000)));
-    EXPECT_TRUE(survey.TakeFailure());
-    EXPECT_FALSE(survey.TakeFailure());
+    EXPECT_EQ(survey.TakeFailure(),
+              code == Code::kDeadlineExceeded ? Failure::kSilent : Failure::kBusy);
+    EXPECT_EQ(survey.TakeFailure(), Failure::kNone);
   }
   for (Code code : {Code::kNotFound, Code::kUnimplemented, Code::kPermissionDenied}) {
     agents->code = code;
     EXPECT_FALSE(survey.Connect({1}, milliseconds(10000)));
-    EXPECT_FALSE(survey.TakeFailure());
+    EXPECT_EQ(survey.TakeFailure(), Failure::kNone);
   }
 }
 
@@ -43,6 +48,19 @@ TEST(SurveyAgentsTest, AnAgentThatDoesNotAnswerDelaysTheSurveyBriefly) {
   EXPECT_EQ(agents->asked_for, SurveyAgents::kLongestAnswer);
   EXPECT_FALSE(survey.Connect({1}, milliseconds(10)));
   EXPECT_EQ(agents->asked_for, milliseconds(10));
+}
+
+TEST(SurveyAgentsTest, SeveralAgentsThatDoNotAnswerDelayTheSurveyHardlyMoreThanOne) {
+  auto agents = std::make_shared<Refusing>();
+  agents->code = Code::kDeadlineExceeded;
+  SurveyAgents survey(agents);
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    EXPECT_FALSE(survey.Connect({1 + attempt}, milliseconds(10000)));
+  }
+  EXPECT_EQ(agents->asked, 1) << "nothing is known of the program, whatever the others say";
+  EXPECT_EQ(survey.TakeFailure(), Failure::kSilent);
+  EXPECT_FALSE(survey.Connect({9}, milliseconds(10000)));
+  EXPECT_EQ(agents->asked_for, SurveyAgents::kLongestNextAnswer);
 }
 
 }  // namespace

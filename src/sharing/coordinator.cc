@@ -42,6 +42,8 @@ void Coordinator::Apply(const Survey& survey, Time now) {
         earlier_.erase(earlier);
       }
     }
+    const bool silent = survey.silent.contains(id);
+    if (facts || silent) program.silent = silent;
     if (!facts || program.swapping || survey.began < program.changed) continue;
     program.facts = *facts;
     program.target = facts->state;
@@ -54,7 +56,8 @@ void Coordinator::Apply(const Survey& survey, Time now) {
   const bool settled =
       std::all_of(survey.programs.begin(), survey.programs.end(), [&](const auto& entry) {
         const Program& program = programs_.at(entry.first);
-        return entry.second && !program.swapping && survey.began >= program.changed;
+        const bool holds = entry.second || (program.silent && program.known);
+        return holds && !program.swapping && survey.began >= program.changed;
       });
   for (auto& [gpu, bytes] : gpus_) {
     if (!survey.gpus.contains(gpu)) bytes = 0;  // the GPU has failed
@@ -335,8 +338,9 @@ Table Coordinator::MakeTable(Time now, bool hopeful) const {
     row.share_class = program.facts.share_class;
     row.state = program.facts.state;
     row.target = IsResumedByHand(id) ? State::kAwake : program.target;
-    const bool in_way = !program.known || InHand(id) || now < program.held_until ||
-                        HandWaits(id, Hand::kOther) || HandWaits(id, Hand::kSuspend);
+    const bool in_way = !program.known || program.silent || InHand(id) ||
+                        now < program.held_until || HandWaits(id, Hand::kOther) ||
+                        HandWaits(id, Hand::kSuspend);
     // Only its owner's files could take its data.
     const bool no_room = !program.facts.can_spill && program.facts.state == State::kAwake &&
                          AwayBytes() + DataBytes(program.facts) > memory_bytes_;
@@ -415,7 +419,16 @@ Plan Coordinator::Next(Time now) {
     // It may be over while a swap of the program is in progress.
     if (until > now) plan.look_again = std::min(plan.look_again.value_or(until), until);
   }
-  if (!AnyWaits()) return plan;
+  // No event tells that an operation has ended that this daemon did not begin.
+  const bool any_unknown = std::any_of(programs_.begin(), programs_.end(), [](const auto& entry) {
+    return !entry.second.known && !entry.second.silent;
+  });
+  if (!AnyWaits()) {
+    const Time time = surveyed_ + limits_.stale;
+    if (any_unknown && time <= now) plan.survey = true;
+    if (any_unknown && time > now) plan.look_again = std::min(plan.look_again.value_or(time), time);
+    return plan;
+  }
   if (surveyed_ != Time::min() && surveyed_ + limits_.stale <= now) {
     needed_ = std::max(needed_, surveyed_ + limits_.stale);
   }
@@ -460,7 +473,7 @@ std::vector<View> Coordinator::Show() const {
       if (HasAllocation(waiting.want)) view.asked_bytes += waiting.want.allocation->bytes;
     }
     view.saved = {program.pinned, program.by_hand_suspended, program.swaps, program.lost};
-    view.problem = program.problem;
+    view.problem = program.silent ? "it does not answer, so it is left as it is" : program.problem;
     view.failures = program.failures;
     views.push_back(std::move(view));
   }

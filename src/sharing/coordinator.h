@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -53,8 +54,12 @@ struct Survey {
   uint64_t host_total_bytes = 0;  // of the machine; 0 if unknown
   // Room for files with more of it.
   uint64_t spill_free_bytes = 0;
-  // All living programs. Without facts for a program on which an operation is in progress.
+  // All living programs. Without facts for a program on which an operation is in progress, and for
+  // one of `silent`.
   std::map<std::string, std::optional<Facts>> programs;
+  // Programs that do not answer, for example because a debugger has stopped them. The last known
+  // facts hold, and nothing is done with them.
+  std::set<std::string> silent;
 };
 
 struct Limits {
@@ -168,6 +173,7 @@ class Coordinator {
   struct Program {
     Facts facts;
     bool known = false;
+    bool silent = false;
     Time changed{0};  // surveys that began earlier are ignored
     State target = State::kAwake;
     bool swapping = false;

@@ -48,8 +48,10 @@ class CoordinatorTest : public ::testing::Test {
     }
     survey.host_free_bytes = 1000;
     for (const auto& [id, facts] : programs_) {
-      survey.programs[id] = busy_ == id ? std::nullopt : std::optional(facts);
+      const bool known = busy_ != id && silent_ != id;
+      survey.programs[id] = known ? std::optional(facts) : std::nullopt;
     }
+    if (!silent_.empty()) survey.silent = {silent_};
     coordinator_.Apply(survey, now_);
   }
 
@@ -115,7 +117,7 @@ class CoordinatorTest : public ::testing::Test {
   Coordinator coordinator_{Limits{}};
   std::map<std::string, uint64_t> gpus_ = {{"gpu0", 80}};
   std::map<std::string, Facts> programs_;
-  std::string busy_;
+  std::string busy_, silent_;
 };
 
 TEST_F(CoordinatorTest, AProgramThatWantsTheGpuGetsIt) {
@@ -376,6 +378,47 @@ TEST_F(CoordinatorTest, AProgramOfWhichNothingIsKnownIsLeftAlone) {
   Look();
   Pass(seconds(10));
   EXPECT_EQ(Swaps(Next()), "suspend old");
+}
+
+TEST_F(CoordinatorTest, TheEndOfAnOperationOfAnotherProcessIsFound) {
+  Add("old", 60);
+  busy_ = "old";
+  Look();
+  Plan plan = coordinator_.Next(now_);
+  EXPECT_FALSE(plan.survey);
+  ASSERT_TRUE(plan.look_again);
+  now_ = *plan.look_again;
+  EXPECT_TRUE(coordinator_.Next(now_).survey);
+  busy_.clear();
+  Look();
+  plan = coordinator_.Next(now_);
+  EXPECT_FALSE(plan.survey || plan.look_again) << "there is nothing to find any more";
+}
+
+TEST_F(CoordinatorTest, AProgramThatDoesNotAnswerStaysAndOthersAreServed) {
+  Add("stopped", 30);
+  Add("old", 30);
+  Add("new", 40, State::kSuspended);
+  Look();
+  Pass(seconds(10));
+  coordinator_.SetUsed("old", now_);  // "stopped" has been idle for longer
+  Pass(seconds(10));
+  silent_ = "stopped";
+  AtGate("new");
+  EXPECT_EQ(Swaps(Next()), "suspend old");
+}
+
+TEST_F(CoordinatorTest, MemoryIsFoundBesideAProgramThatDoesNotAnswer) {
+  Add("stopped", 20);
+  Add("new", 50, State::kSuspended);
+  gpus_["gpu0"] = 60;  // another program, which does not share, has the rest
+  Look();
+  silent_ = "stopped";
+  AtGate("new");
+  EXPECT_EQ(Swaps(Next()), "");
+  gpus_["gpu0"] = 80;
+  Pass(seconds(10));
+  EXPECT_EQ(Swaps(Next()), "resume new");
 }
 
 TEST_F(CoordinatorTest, NobodyWaitsForAGpuThatHasFailed) {

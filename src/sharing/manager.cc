@@ -151,16 +151,11 @@ void Manager::Step(Work& work) {
     touch_surveyed_ = now;
   }
   if (touched_) look_again_at(touch_surveyed_ + kTouchInterval);
-  if ((survey_wanted_ || plan.survey) && !survey_runs_) {
-    survey_wanted_ = false;
-    survey_runs_ = true;
-    ++surveys_begun_;
-    ++tasks_;
-    work.emplace_back([this, now] {
-      outside_.surveys.Start(
-          [this, now](Result<SurveyAnswer> answer) { SurveyEnded(now, std::move(answer)); });
-    });
-  }
+  const auto silences = silences_.End(
+      [this](const std::string& id, Time since) { return HasAnswered(id, since); }, now);
+  survey_wanted_ |= silences.any;
+  if (silences.next) look_again_at(*silences.next);
+  if ((survey_wanted_ || plan.survey) && !survey_runs_) StartSurvey(work, now);
   decide_at_ = plan.look_again;
   if (decide_at_) look_again_at(*decide_at_);
   for (const auto& [pid, process] : processes_) {
@@ -168,6 +163,39 @@ void Manager::Step(Work& work) {
   }
   if (sampled_ != Time{0}) look_again_at(sampled_ + kSampleInterval);
   Changed(work);
+}
+
+void Manager::StartSurvey(Work& work, Time now) {
+  survey_wanted_ = false;
+  survey_runs_ = true;
+  ++surveys_begun_;
+  ++tasks_;
+  const std::set<std::string> silent = silences_.Lasting();
+  work.emplace_back([this, now, silent] {
+    outside_.surveys.Start(silent, [this, now, silent](Result<SurveyAnswer> answer) {
+      SurveyEnded(now, silent, std::move(answer));
+    });
+  });
+}
+
+void Manager::NoteSilence(const std::set<std::string>& not_asked, const SurveyAnswer& answer) {
+  silences_.Forget([&](const std::string& id) { return answer.programs.contains(id); });
+  const auto begun = silences_.Note(not_asked, answer.survey.silent, Now());
+  for (auto& [pid, process] : processes_) {
+    // The answer is the event that ends the silence.
+    if (begun.contains(process.program) && process.watch != nullptr) (void)process.watch->AskUse();
+  }
+}
+
+std::optional<bool> Manager::HasAnswered(const std::string& id, Time since) const {
+  std::optional<bool> all;
+  for (const auto& [pid, process] : processes_) {
+    // A watch has an answer as soon as it is connected.
+    if (process.program != id || process.watch == nullptr) continue;
+    const bool answered = process.watch->use().answered.time_since_epoch() > since;
+    all = all.value_or(true) && answered;
+  }
+  return all;
 }
 
 // Hands the picture to those that wait for a change, and what must outlive this daemon to `save`.
@@ -424,7 +452,8 @@ void Manager::AddSignalFile(const std::string& path) {
   if (number >= 0) survey_wanted_ = true;
 }
 
-void Manager::SurveyEnded(Time began, Result<SurveyAnswer> answer) {
+void Manager::SurveyEnded(Time began, const std::set<std::string>& silent,
+                          Result<SurveyAnswer> answer) {
   {
     std::lock_guard lock(mutex_);
     survey_runs_ = false;
@@ -434,6 +463,7 @@ void Manager::SurveyEnded(Time began, Result<SurveyAnswer> answer) {
       surveyed_ = true;
       coordinator_.Apply(answer->survey, Now());
       WatchPrograms(*answer);
+      NoteSilence(silent, *answer);
       ++version_;
     } else {
       log::Write(log::Level::kWarn, "cannot survey the programs that share GPUs",

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "base/thread.h"
 #include "process/proc.h"
 #include "sharing/coordinator.h"
+#include "sharing/silences.h"
 
 namespace stasis::sharing {
 
@@ -38,8 +40,10 @@ struct SurveyAnswer {
 class Surveys {
  public:
   virtual ~Surveys() = default;
-  // Calls `done` once, from any thread. An error means that nothing is known.
-  virtual void Start(std::function<void(Result<SurveyAnswer>)> done) = 0;
+  // Calls `done` once, from any thread. An error means that nothing is known. The programs in
+  // `silent` did not answer an earlier survey: they must not be asked, and count as silent again.
+  virtual void Start(const std::set<std::string>& silent,
+                     std::function<void(Result<SurveyAnswer>)> done) = 0;
 };
 
 class Swaps {
@@ -124,7 +128,10 @@ class Manager {
   void BeginReleased(HandWork& hand, Work& work);
   void WatchPrograms(const SurveyAnswer& answer);
   void AddSignalFile(const std::string& path);
-  void SurveyEnded(Time began, Result<SurveyAnswer> answer);
+  void StartSurvey(Work& work, Time now);
+  void SurveyEnded(Time began, const std::set<std::string>& silent, Result<SurveyAnswer> answer);
+  void NoteSilence(const std::set<std::string>& not_asked, const SurveyAnswer& answer);
+  std::optional<bool> HasAnswered(const std::string& id, Time since) const;  // see Silences::End
   bool IsInOtherHands(const std::string& id) const;
   void Changed(Work& work);
   // Runs `task` in a thread of its own, or in this one if none can be started.
@@ -149,6 +156,7 @@ class Manager {
   bool touched_ = false;  // a signal file, and no survey has begun since
   Time touch_surveyed_{0};
   std::map<std::string, SurveyAnswer::Watchable> watchable_;
+  Silences silences_;
   std::map<uint64_t, HandWork> hands_;
   uint64_t next_token_ = 1;
   bool survey_wanted_ = true;

@@ -21,6 +21,8 @@ struct Agent {
   bool connected = false;
   bool returns = false;  // the manager has said that it will connect again
   bool takes_answers = true;
+  bool stopped = false;  // answers nothing
+  bool asked = false;    // for its use
   int connections = 0;
   UniqueFd event{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
 
@@ -32,6 +34,11 @@ struct Agent {
   void Disconnect() {
     std::lock_guard lock(mutex);
     ended = true;
+    Ring();
+  }
+  void Continue() {
+    std::lock_guard lock(mutex);
+    stopped = false;
     Ring();
   }
   void Ring() const {
@@ -46,7 +53,8 @@ class Watch final : public agent_client::AgentWatch {
     std::lock_guard lock(agent_.mutex);
     agent_.connected = true;
     ++agent_.connections;
-    agent_.ended = agent_.returns = false;
+    agent_.ended = agent_.returns = agent_.asked = false;
+    use_.answered = agent_client::AgentUse::Clock::now();
   }
   ~Watch() override {
     std::lock_guard lock(agent_.mutex);
@@ -58,6 +66,10 @@ class Watch final : public agent_client::AgentWatch {
     uint64_t count = 0;
     (void)!::read(agent_.event.get(), &count, sizeof count);
     if (agent_.ended) return Fail(Code::kUnavailable, "disconnected");
+    if (agent_.asked && !agent_.stopped) {
+      agent_.asked = false;
+      use_.answered = agent_client::AgentUse::Clock::now();
+    }
     if (agent_.news.empty()) return std::optional<agent_client::AgentWants>();
     agent_client::AgentWants wants = agent_.news.front();
     agent_.news.erase(agent_.news.begin());
@@ -70,7 +82,12 @@ class Watch final : public agent_client::AgentWatch {
     return {};
   }
   const agent_client::AgentUse& use() const override { return use_; }
-  Status AskUse() override { return {}; }
+  Status AskUse() override {
+    std::lock_guard lock(agent_.mutex);
+    agent_.asked = true;
+    if (!agent_.stopped) agent_.Ring();
+    return {};
+  }
   Status WillReturn() override {
     std::lock_guard lock(agent_.mutex);
     agent_.returns = true;
@@ -140,13 +157,22 @@ class ManagerTest : public ::testing::Test,
     return std::make_unique<Watch>(pid == own_.pid ? new_ : old_);
   }
 
-  void Start(std::function<void(Result<SurveyAnswer>)> done) override {
+  void Start(const std::set<std::string>& silent,
+             std::function<void(Result<SurveyAnswer>)> done) override {
     SurveyAnswer answer;
     {
       std::lock_guard lock(mutex_);
       uint64_t used = 0;
       for (const auto& [id, facts] : programs_) {
-        answer.survey.programs[id] = facts;
+        bool answers = true;
+        if (id == "old") {
+          std::lock_guard agent(old_.mutex);
+          const bool asked = !silent.contains(id);
+          answers = asked && !old_.stopped;
+          if (asked && !answers) ++late_surveys_;  // it has waited in vain
+        }
+        answer.survey.programs[id] = answers ? std::optional(facts) : std::nullopt;
+        if (!answers) answer.survey.silent.insert(id);
         answer.programs[id].processes = {id == "new" ? own_ : parent_};
         if (facts.state == State::kAwake) used += facts.memory.at("gpu0").data;
       }
@@ -180,7 +206,7 @@ class ManagerTest : public ::testing::Test,
   std::map<std::string, Facts> programs_;
   std::map<std::string, Saved> saved_;
   int failures_ = 0;
-  std::atomic<int> surveys_{0}, swaps_{0};
+  std::atomic<int> surveys_{0}, late_surveys_{0}, swaps_{0};
   std::unique_ptr<Manager> manager_;
 };
 
@@ -262,6 +288,30 @@ TEST_F(ManagerTest, AFailedSwapIsTriedAgainLaterAndNotInALoop) {
   Await([&] { return StateOf("new") == State::kAwake; }, "the resume");
   EXPECT_GE(std::chrono::steady_clock::now() - began, milliseconds(60));
   EXPECT_EQ(swaps_, 4);
+}
+
+TEST_F(ManagerTest, AProgramThatDoesNotAnswerDelaysOneSurvey) {
+  Start();
+  AwaitConnected();
+  {
+    std::lock_guard lock(old_.mutex);
+    old_.stopped = true;
+  }
+  for (int i = 0; i < 10; ++i) {
+    const int before = surveys_;
+    manager_->Refresh();
+    Await([&] { return surveys_ > before; }, "a survey");
+  }
+  EXPECT_EQ(late_surveys_, 1);
+  new_.Tell(AtGate());
+  Await([&] { return manager_->Show().programs[0].wanted_since.has_value(); }, "the wish");
+  EXPECT_EQ(swaps_, 0) << "it cannot be suspended";
+  // "old" sorts after "new".
+  EXPECT_NE(manager_->Show().programs[1].problem, "");
+  old_.Continue();
+  Await([&] { return StateOf("new") == State::kAwake; }, "the resume");
+  EXPECT_EQ(late_surveys_, 1);
+  EXPECT_EQ(manager_->Show().programs[1].problem, "");
 }
 
 TEST_F(ManagerTest, AnAgentThatDisconnectsIsConnectedAgain) {

@@ -62,11 +62,11 @@ class Host:
         return self.world.begin(*self.enter[1:], self.world.bin / program, *words, program=self.enter[0],
                                 env={**self.env, **(env or {})})
 
-    def run(self, name, *words):
+    def run(self, name, *words, options=()):
         """Starts a job, with process ids that no process on another host has."""
         self.world.used_pids += PIDS_OF_JOB
         line = f'echo {self.world.used_pids} > /proc/sys/kernel/ns_last_pid && exec "$0" run "$@"'
-        done = self.begin("-c", line, self.world.bin / "stasis", "--job", name, "--", *words, program="/bin/sh").wait()
+        done = self.begin("-c", line, self.world.bin / "stasis", *options, "--job", name, "--", *words, program="/bin/sh").wait()
         demand(done.code == 0, lambda: f"{done}")
 
     def __call__(self, *words, expect=0, env=None):
@@ -121,8 +121,8 @@ def check_rounds(*hosts, name="job"):
     demand(not missing, f"no round {sorted(missing)[:5]}")
 
 
-def start(host, name="job", memory="8M"):
-    host.run(name, host.world.workloads / "vector", "--memory", memory, "--interval", "50")
+def start(host, name="job", memory="8M", options=()):
+    host.run(name, host.world.workloads / "vector", "--memory", memory, "--interval", "50", options=options)
     await_rounds(host, name)
 
 

@@ -167,7 +167,32 @@ def order_comes_late(world, a, b):
     clear(a, b)
 
 
+def of_a_job_that_shares(a, b):
+    """The daemon is connected to the agent of a job that shares GPUs, and lets go of it for the migration."""
+    a("daemon", "start")
+    start(a, options=["--share"])
+
+    def shared():
+        return [share["job"] for share in a("share", "--json").json()["shares"] if share["state"] == "awake"]
+    wait_until(lambda: shared() == ["job"], 60, lambda: a("share").out)
+    # A migration that fails leaves the job with the daemon.
+    done = a("migrate", "job", "b", env={"STASIS_FAULT": "hand-over:before:fail"}, expect=1)
+    demand("hand-over" in done.err, f"{done}")
+    expect_only(a, b)
+    wait_until(lambda: shared() == ["job"], 60, lambda: a("share").out)
+    a("suspend", "job")
+    a("resume", "job")
+    a("migrate", "job", "b")
+    expect_only(b, a)
+    wait_until(lambda: not shared(), 60, lambda: a("share").out)
+    expect_no_rest(a, b)
+    a("delete", "job")
+    end(b)
+    a("daemon", "drain")
+
+
 def run(world, a, b):
+    of_a_job_that_shares(a, b)
     there_and_back(world, a, b)
     without_rounds(a, b)
     via_repository(world, a, b)

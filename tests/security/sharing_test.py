@@ -10,6 +10,25 @@ from users import ALICE, BOB, Program, as_user, demand
 
 SHARER = ["--memory", "8M"]
 
+# Calls HoldShare, prints the answer or the error, and ends the connection.
+HOLD = """
+import queue, sys
+sys.path.insert(0, sys.argv[1])
+import grpc
+from stasis.v1 import stasis_pb2, stasis_pb2_grpc
+requests = queue.Queue()
+begin = stasis_pb2.HoldShareRequest.Begin(target=sys.argv[3], method=sys.argv[4])
+requests.put(stasis_pb2.HoldShareRequest(begin=begin))
+stub = stasis_pb2_grpc.StasisStub(grpc.insecure_channel(f"unix:{sys.argv[2]}"))
+call = stub.HoldShare(iter(requests.get, None))
+try:
+    print(next(call).shared)
+except grpc.RpcError as error:
+    print(error.code().name)
+call.cancel()
+requests.put(None)
+"""
+
 
 def shared(world, name):
     program = Program(world, name, "counter", SHARER)
@@ -58,6 +77,25 @@ def each_sees_and_pins_only_own_programs(new):
     end(root, programs)
 
 
+def each_holds_only_own_programs(new):
+    """The daemon lets go of a program for its owner and for root only, and for as long as the call lasts."""
+    root, alice, bob = begin(new)
+    hers = shared(alice, "hers")
+    for target, method, of_bob, of_alice in [
+            ("hers", "Dump", "False", "True"), (str(hers.pid), "Dump", "False", "True"),
+            ("hers", "Restore", "INVALID_ARGUMENT", "INVALID_ARGUMENT"),
+            ("x" * 5000, "Dump", "INVALID_ARGUMENT", "INVALID_ARGUMENT")]:
+        for world, expected in ((bob, of_bob), (alice, of_alice)):
+            done = world.begin("-B", "-c", HOLD, str(root.build / "python"), str(root.folder / "socket"), target, method,
+                               program=sys.executable).wait()
+            demand(done.out.strip() == expected, lambda: f"{target[:9]} {method}: {done}")  # noqa: B023
+    hers.expect_running()
+    # Nothing is held any more: it can be swapped.
+    alice.stasis("suspend", "hers")
+    alice.stasis("resume", "hers")
+    end(root, [hers])
+
+
 def a_forged_record_does_not_lead_to_another_users_program(new):
     """Bob's job claims that Alice's process is its own. The daemon must not connect to her agent."""
     root, alice, bob = begin(new)
@@ -81,4 +119,5 @@ def a_forged_record_does_not_lead_to_another_users_program(new):
 
 
 if __name__ == "__main__":
-    sys.exit(users.main(each_sees_and_pins_only_own_programs, a_forged_record_does_not_lead_to_another_users_program))
+    sys.exit(users.main(each_sees_and_pins_only_own_programs, each_holds_only_own_programs,
+                        a_forged_record_does_not_lead_to_another_users_program))

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Programs that do not fit on the GPUs together share them on demand: six programs on a GPU for two, an allocation that
 needs room, programs over two GPUs, and a daemon that is killed all the while."""
+import os
 import pathlib
 import re
+import signal
 import sys
 import time
 
@@ -19,11 +21,11 @@ PATIENCE_S = 60
 
 
 class Job:
-    def __init__(self, world, name, *options, share="--share"):
+    def __init__(self, world, name, *options, share="--share", env=None):
         self.world, self.name = world, name
         self.log = pathlib.Path(world.stasis(
             "run", "--json", share, "--job", name, "--", sys.executable, str(HERE / "sharer.py"),
-            "--seed", str(len(name) * 100 + ord(name[-1])), *options).json()["log"])
+            "--seed", str(len(name) * 100 + ord(name[-1])), *options, env=env).json()["log"])
 
     def text(self):
         return self.log.read_text()
@@ -136,6 +138,56 @@ def two_over_two_gpus(world):
         job.end()
 
 
+def watched(world):
+    watch = world.begin("share", "--watch")
+    job = Job(world, "seen", "--mib", "8", "--rest", "1000")
+    job.await_ready()
+    wait_until(lambda: re.search(r"^seen +interactive +awake", watch.out, re.M), PATIENCE_S, lambda: f"{watch}")
+    os.kill(watch.pid, signal.SIGINT)
+    watch.wait()
+    job.end()
+
+
+def gpus_named_by_number(world):
+    """CUDA_VISIBLE_DEVICES of a program is a matter of its own driver: the daemon sees the GPU that the program has."""
+    uuids = [gpu["uuid"] for gpu in sorted(world.gpus(), key=lambda gpu: gpu["index"])]
+    alone = Job(world, "alone", "--mib", "150", "--rest", "1.5", env={"CUDA_VISIBLE_DEVICES": "0"})
+    pair = [Job(world, name, "--mib", "150", "--rest", "1.5", env={"CUDA_VISIBLE_DEVICES": "1"}) for name in ("n1", "n2")]
+    for job in (alone, *pair):
+        job.await_ready()
+    for job in (alone, *pair):
+        job.await_rounds(1)
+    shown = shares(world)
+    for job, uuid in ((alone, uuids[0]), (pair[0], uuids[1]), (pair[1], uuids[1])):
+        demand([gpu["uuid"] for gpu in shown[job.name]["gpus"]] == [uuid], lambda: f"{uuids}: {shown}")  # noqa: B023
+        demand(job.failures() == 0, "an allocation failed although others could leave")  # noqa: B023
+    demand(shown["alone"]["swaps"] == 0 and all(shown[job.name]["swaps"] > 0 for job in pair), lambda: f"{shown}")
+    for job in (alone, *pair):
+        job.end()
+
+
+def one_that_is_stopped(world):
+    """A program that does not answer stays where it is. The others go on, and so does it when it continues."""
+    stopped = Job(world, "stopped", "--mib", "60", "--rest", "1000")
+    stopped.await_ready()
+    pid = stopped.shown()["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    pair = [Job(world, name, "--mib", "110", "--rest", "1.5") for name in ("turn-a", "turn-b")]
+    for job in pair:
+        job.await_ready()
+    for job in pair:
+        job.await_rounds(2)
+    await_shares(world, lambda all_shares: "does not answer" in all_shares[stopped.name].get("problem", ""),
+                 "a stopped program is not named")
+    shown = shares(world)
+    demand(shown[stopped.name]["swaps"] == 0, lambda: f"it was moved: {shown}")
+    demand(sum(shown[job.name]["swaps"] for job in pair) > 0, lambda: f"the others wait: {shown}")
+    os.kill(pid, signal.SIGCONT)
+    await_shares(world, lambda all_shares: not all_shares[stopped.name].get("problem"), "it does not answer again")
+    for job in (stopped, *pair):
+        job.end()
+
+
 def run(world):
     world.set_gpu(2, GPU_MEMORY)
     world.env["STASIS_HELPER_IDLE_S"] = "5"
@@ -152,6 +204,9 @@ def run(world):
     world.stasis("share", "pin", "nobody", expect=3)
     an_allocation_that_needs_room(world)
     two_over_two_gpus(world)
+    watched(world)
+    gpus_named_by_number(world)
+    one_that_is_stopped(world)
     six_on_a_gpu_for_two(world, daemon)
     daemon.drain()
 
