@@ -399,7 +399,7 @@ TEST_F(MoverTest, ManyRoundsLeaveNothingBehind) {
   auto held = [&] {
     const process::HostPid pid{mover.pid()};
     return Held{process::ReadOpenFiles(pid)->size(), process::ReadOpenFiles({::getpid()})->size(),
-                FreeGpuBytes(0), process::ReadCredentials(pid)->rss_bytes};
+                FreeGpuBytes(0), process::ReadMemoryUse(pid)->anonymous_bytes};
   };
   Held first = {};
   for (int round = 0; round < 40; ++round) {

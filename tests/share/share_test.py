@@ -17,7 +17,8 @@ from world import demand  # noqa: E402
 
 # Room for two programs of 96 MiB, their contexts, another context and a mover.
 GPU_MEMORY = "272M"
-PATIENCE_S = 60
+# A turn lasts ten times as long as a swap, which takes seconds on a busy machine.
+PATIENCE_S = 180
 
 
 class Job:
