@@ -113,8 +113,8 @@ constexpr MetricFamily kFamilies[kMetrics] = {
     {"stasis_share_longest_wait_seconds", MetricType::kGauge, "uid",
      "Time for which the program that waits longest has waited"},
     {"stasis_share_swaps", MetricType::kGauge, "uid", "Swaps of the programs that share GPUs now"},
-    {"stasis_share_failed_swaps", MetricType::kGauge, "uid", "Those of their swaps that failed"},
-    {"stasis_share_swap_seconds", MetricType::kGauge, "uid", "Time that their swaps took"},
+    {"stasis_share_failed_swaps", MetricType::kGauge, "uid", "Failed swaps of these programs"},
+    {"stasis_share_swap_seconds", MetricType::kGauge, "uid", "Time that swaps of these programs took"},
 };
 
 const char* OutcomeOf(const Result<std::string>& reply) {

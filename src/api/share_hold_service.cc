@@ -38,7 +38,7 @@ class HoldReactor final
   Status Begin(const IdentifyCaller& identify) {
     STASIS_ASSIGN(caller_, identify(context_));
     if (!caller_.local) {
-      return Fail(Code::kPermissionDenied, "only commands on this machine work without the daemon");
+      return Fail(Code::kPermissionDenied, "HoldShare serves only commands on this machine");
     }
     STASIS_ASSIGN(work_, WorkOf(daemon_, caller_, context_));
     STASIS_ASSIGN(call_, daemon_.operations.Begin(caller_, "HoldShare", /*operation=*/false, ""));

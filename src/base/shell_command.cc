@@ -35,8 +35,8 @@ struct OutputPipe {
   }
 };
 
-// Appends all available bytes to `out`, and keeps at most the first `keep` of them. Returns false
-// at the end of the stream. Sets `more` if there were more bytes than were kept.
+// Appends available bytes to `out` until it has `keep` bytes. Returns false at the end of the
+// stream. Sets `more`, and stops reading, if there are more bytes.
 Result<bool> Drain(int fd, size_t keep, std::string& out, bool& more) {
   char buffer[kMaxStderrBytes];
   for (;;) {

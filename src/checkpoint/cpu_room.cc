@@ -43,11 +43,12 @@ uint64_t AvailableHostMemory() {
 
 CpuRoom MakeCpuRoom(const CpuRoomNeed& need, uint64_t driver_bytes, uint64_t available_bytes,
                     int criu_folder_fd, size_t files) {
-  if (need.most_bytes + driver_bytes > available_bytes) {
-    return {nullptr,
-            OnDisk(fmt::format("{} MiB of host memory are needed to avoid this, and {} MiB are "
-                               "available",
-                               (need.most_bytes + driver_bytes) >> 20, available_bytes >> 20))};
+  // As much again stays free, because the program runs again before the memory is written.
+  const uint64_t needed = 2 * need.most_bytes + driver_bytes;
+  if (needed > available_bytes) {
+    return {nullptr, OnDisk(fmt::format("{} MiB of host memory must be available to avoid this, "
+                                        "and {} MiB are",
+                                        needed >> 20, available_bytes >> 20))};
   }
   auto streams = PageStreams::Reserve(need.expected_bytes, need.most_bytes);
   if (!streams) return {nullptr, OnDisk(streams.error().ToString())};

@@ -29,8 +29,8 @@ struct CpuRoom {
   std::unique_ptr<PageStreams> streams;
   std::string note;
 };
-// Reserves the memory, if `available_bytes` suffice for it and for `driver_bytes`, and puts the
-// links of `files` files into CRIU's folder.
+// Reserves the memory, if `available_bytes` suffice for twice as much and for `driver_bytes`, and
+// puts the links of `files` files into CRIU's folder.
 CpuRoom MakeCpuRoom(const CpuRoomNeed& need, uint64_t driver_bytes, uint64_t available_bytes,
                     int criu_folder_fd, size_t files);
 

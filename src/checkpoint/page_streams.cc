@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "base/page_size.h"
 #include "base/parallel.h"
@@ -28,6 +30,15 @@ constexpr int kSmallPipeBytes = 1 << 19;  // if there are more than
 constexpr size_t kManyFiles = 16;
 // More threads are not faster, because CRIU fills the pipes from one thread.
 constexpr unsigned kMostThreads = 4;
+
+constexpr uint64_t kPageBytes = 4096;
+
+// What CRIU lets a process execute: a system call, and then a breakpoint.
+#if defined(__x86_64__)
+constexpr unsigned char kCriuCode[] = {0x0f, 0x05, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc};
+#elif defined(__aarch64__)
+constexpr unsigned char kCriuCode[] = {0x01, 0x00, 0x00, 0xd4, 0x00, 0x00, 0x20, 0xd4};
+#endif
 
 std::string NameOf(size_t index) { return fmt::format("pages-{}.img", index + 1); }
 
@@ -69,7 +80,9 @@ Result<std::unique_ptr<PageStreams>> PageStreams::Reserve(uint64_t expected_byte
 
 PageStreams::~PageStreams() {
   Stop();
-  if (memory_ != nullptr) ::munmap(memory_, most_bytes_);
+  if (memory_ == nullptr) return;
+  Free();  // also in a child process that hangs
+  ::munmap(memory_, most_bytes_);
 }
 
 Status PageStreams::MakeLinks(int folder_fd, size_t files) {
@@ -116,9 +129,9 @@ void PageStreams::CloseOurEnds() {
 void PageStreams::Wake() const { (void)::eventfd_write(wake_.get(), 1); }
 
 // Waits for a pipe with data, or one that CRIU has closed. Returns null if there will be none, or
-// nothing more is wanted. CRIU has written all of a file before it begins the next one, so the
+// if nothing more is wanted. CRIU has written all of a file before it begins the next one, so the
 // first such pipe comes first.
-PageStreams::Pipe* PageStreams::AwaitData() {
+Result<PageStreams::Pipe*> PageStreams::AwaitData() {
   std::vector<pollfd> waiting = {{wake_.get(), POLLIN, 0}};
   std::vector<Pipe*> open;
   for (Pipe& pipe : pipes_) {
@@ -127,9 +140,10 @@ PageStreams::Pipe* PageStreams::AwaitData() {
     open.push_back(&pipe);
   }
   if (open.empty() || stopping_) return nullptr;
-  if (TEMP_FAILURE_RETRY(::poll(waiting.data(), waiting.size(), -1)) < 0 || stopping_) {
-    return nullptr;
+  if (TEMP_FAILURE_RETRY(::poll(waiting.data(), waiting.size(), -1)) < 0) {
+    return FailErrno(errno, "wait for CRIU's pipes");
   }
+  if (stopping_) return nullptr;
   for (size_t i = 0; i < open.size(); ++i) {
     if (waiting[i + 1].revents != 0) return open[i];
   }
@@ -157,7 +171,7 @@ Result<bool> PageStreams::ReceivePiece(int scratch_read, int scratch_write) {
   uint64_t left = 0, at = 0;
   {
     std::lock_guard lock(taking_);
-    Pipe* pipe = AwaitData();
+    STASIS_ASSIGN(Pipe* const pipe, AwaitData());
     if (pipe == nullptr) return false;
     const ssize_t taken = TEMP_FAILURE_RETRY(
         ::splice(pipe->read.get(), nullptr, scratch_write, nullptr, kPipeBytes, SPLICE_F_NONBLOCK));
@@ -169,6 +183,7 @@ Result<bool> PageStreams::ReceivePiece(int scratch_read, int scratch_write) {
       STASIS_ASSIGN(at, Place(*pipe, left));
     }
   }
+  const uint64_t begin = at;
   while (left > 0) {
     const ssize_t n = TEMP_FAILURE_RETRY(::read(scratch_read, memory_ + at, left));
     if (n < 0) return Fail(NoMemory(errno));
@@ -176,7 +191,20 @@ Result<bool> PageStreams::ReceivePiece(int scratch_read, int scratch_write) {
     at += static_cast<uint64_t>(n);
     left -= static_cast<uint64_t>(n);
   }
+  STASIS_TRY(CheckPages(begin, at));
   return true;
+}
+
+// CRIU goes on with a process when it has written references to the pages, and the page at the
+// start of the first executable mapping then has CRIU's code for a moment. A page that was read in
+// this moment would be wrong in the image.
+Status PageStreams::CheckPages(uint64_t begin, uint64_t end) const {
+  for (uint64_t at = begin / kPageBytes * kPageBytes; at + sizeof kCriuCode <= end;
+       at += kPageBytes) {
+    if (std::memcmp(memory_ + at, kCriuCode, sizeof kCriuCode) != 0) continue;
+    return Fail(Code::kAborted, "a page was read while CRIU used it");
+  }
+  return {};
 }
 
 void PageStreams::Receive() {
@@ -204,7 +232,14 @@ void PageStreams::FailWith(Error error) {
 Status PageStreams::Finish() {
   Wake();
   threads_.clear();
-  return status();
+  STASIS_TRY(status());
+  for (const Pipe& pipe : pipes_) {
+    int left = 0;
+    if (pipe.ended) continue;
+    if (::ioctl(pipe.read.get(), FIONREAD, &left) != 0) return FailErrno(errno, "FIONREAD");
+    if (left != 0) return Fail(Code::kInternal, "bytes were left in a pipe of CRIU's");
+  }
+  return {};
 }
 
 void PageStreams::Stop() {

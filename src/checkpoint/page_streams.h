@@ -60,7 +60,8 @@ class PageStreams {
   // Call it when CRIU has inherited the descriptors.
   void CloseOurEnds();
   // Waits until all bytes that CRIU has written are in memory. Call it when CRIU has written all
-  // files. Returns kResourceExhausted if CRIU wrote more than `most_bytes`.
+  // files. Returns kResourceExhausted if CRIU wrote more than `most_bytes`, and kAborted if a page
+  // may be wrong because CRIU used it at the same time.
   Status Finish();
   // Stops the threads. CRIU gets EPIPE from now on. Safe to call more than once.
   void Stop();
@@ -92,7 +93,8 @@ class PageStreams {
   Status MakeLinks(int folder_fd, size_t files);
   void Receive();
   Result<bool> ReceivePiece(int scratch_read, int scratch_write);
-  Pipe* AwaitData();
+  Result<Pipe*> AwaitData();
+  Status CheckPages(uint64_t begin, uint64_t end) const;
   Result<uint64_t> Place(Pipe& pipe, uint64_t bytes);
   void FailWith(Error error);
   void Wake() const;

@@ -90,7 +90,7 @@ Status CheckOrigin(const store::ImageReader& image, const Caller& caller, const 
         SecretPath(paths));
   } else {
     why =
-        "its origin MAC was made with another key: the image was written by another machine, user "
+        "its origin MAC was made with another key: the image comes from another machine, user "
         "or state folder, or the key here was replaced later";
   }
   return Distrusted(

@@ -25,7 +25,9 @@ using gpu_state::Services;
 using plan::Operation;
 using process::HostPid;
 
-constexpr int64_t kTreeChanged = 1;  // Error::raw in Domain::kProcess
+// Error::raw in Domain::kProcess
+constexpr int64_t kTreeChanged = 1;
+constexpr int64_t kCpuMemoryNotReceived = 2;
 
 // A check of one process of the tree. Returns an error if the target must be refused.
 using Refusal = Status (*)(const process::Stat& member, const Survey& survey);
@@ -439,8 +441,16 @@ Error AsTreeChange(const Target& target, Error error) {
       .value();
 }
 
-Error MemoryHasGrown(const Error& cause) {
-  return Changed("its CPU memory", fmt::format("grew ({})", cause.ToString()).c_str()).value();
+Error CpuMemoryNotReceived(const Error& cause) {
+  Error error = Changed("its CPU memory", "could not be received").value();
+  error.raw = kCpuMemoryNotReceived;
+  error.message += fmt::format(" ({})", cause.ToString());
+  return error;
+}
+
+bool IsCpuMemoryNotReceived(const Error& error) {
+  return error.code == Code::kAborted && error.domain == Domain::kProcess &&
+         error.raw == kCpuMemoryNotReceived;
 }
 
 bool TreeHasChanged(const Error& error) {

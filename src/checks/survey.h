@@ -86,9 +86,11 @@ Status CheckStillOwn(const Survey& survey);
 Status CheckUnchanged(const Survey& survey);
 // Checks that the GPU processes, including those outside of the tree, are still the surveyed ones.
 Status CheckSameUsers(gpu_state::Services& services, const Survey& survey);
-// Returns the error of a dump that had reserved too little memory, because the program has grown
-// since the survey. TreeHasChanged() is true for it.
-Error MemoryHasGrown(const Error& cause);
+// Returns the error of a dump that could not receive the CPU memory that CRIU wrote, for example
+// because the program had grown since the survey. A retry in which CRIU writes it to the store may
+// succeed.
+Error CpuMemoryNotReceived(const Error& cause);
+bool IsCpuMemoryNotReceived(const Error& error);
 // Returns true for an error of CheckUnchanged or CheckSameUsers, after which a retry may succeed.
 bool TreeHasChanged(const Error& error);
 // If `error` says that a process does not exist, and the target's root is still alive, returns an

@@ -157,8 +157,8 @@ constexpr Row kRows[] = {
      "free. Read by the daemon"},
     {"share.gpu_spare", Kind::kSize, &Settings::share_spare_bytes, "1GiB", 0, kMiB* kMiB, "",
      "STASIS_SHARE_GPU_SPARE", "",
-     "How much memory programs that share a GPU leave free on it, but at most a sixteenth: a "
-     "suspend and the next program need contexts. Read by the daemon"},
+     "GPU memory that programs that share a GPU leave free for the contexts of a suspend and of the "
+     "next program; at most a sixteenth of it. Read by the daemon"},
     {"cuda_checkpoint.toggle", Kind::kChoice, &Settings::toggle, "driver", 0, 0, "driver|suspend",
      "STASIS_TOGGLE", "",
      "What --toggle of the drop-in for cuda-checkpoint does to a running program: the driver's "

@@ -1,6 +1,4 @@
 // The phases of a dump for CPU memory: cpu-room and cpu-write.
-#include <limits>
-
 #include "checkpoint/cpu_room.h"
 #include "gpu_state/gpu_away.h"
 #include "operations/dump_run.h"
@@ -25,9 +23,8 @@ Phase DumpRun::CpuRoom() {
           .run = [this](PhaseScope& scope) -> Status {
             const uint64_t driver = gpu_state::DriverBytes(operation_.device_processes, false);
             const auto need = checkpoint::NeededCpuRoom(survey_.tree, driver);
-            const uint64_t available = ignore_memory_ ? std::numeric_limits<uint64_t>::max()
-                                                      : checkpoint::AvailableHostMemory();
-            auto room = checkpoint::MakeCpuRoom(need, driver, available, writer_->cpu_dir_fd(),
+            auto room = checkpoint::MakeCpuRoom(need, driver, checkpoint::AvailableHostMemory(),
+                                                writer_->cpu_dir_fd(),
                                                 survey_.tree.members.size() + kSharedFiles);
             streams_ = std::move(room.streams);
             if (!room.note.empty()) notes_.push_back(std::move(room.note));
@@ -46,10 +43,10 @@ Status DumpRun::FinishStreams() {
   return StreamError(streams_->Finish());
 }
 
-// A program that has grown since it was surveyed is dumped again.
-Status DumpRun::StreamError(Status status) const {
-  if (status || status.error().code != Code::kResourceExhausted) return status;
-  return Fail(checks::MemoryHasGrown(status.error()));
+// The dump is repeated, and CRIU then writes to the store.
+Status DumpRun::StreamError(Status status) {
+  if (status) return status;
+  return Fail(checks::CpuMemoryNotReceived(status.error()));
 }
 
 Phase DumpRun::CpuWrite() {

@@ -178,7 +178,7 @@ Status DumpRun::RunCriu(PhaseScope& scope) {
   std::map<int, int> fds = {{kCriuLockFd, session_.journal->lock_fd()}};
   if (streams_) {
     fds.merge(streams_->descriptors());
-    STASIS_TRY(streams_->Start());
+    STASIS_TRY(StreamError(streams_->Start()));
   }
   STASIS_ASSIGN(auto criu, session_.criu->StartDump(facts_.criu_path, request, facts_.in_own_pidns,
                                                     fds, Deadline::In(kCriuStart)));
@@ -513,7 +513,7 @@ Plan DumpRun::MakePlan() {
   plan.Add(ImageBegin());
   // Another program's CRIU writes to a folder of its own.
   std::optional<Phase> cpu_room;
-  if (commits_late() && !dump_.held) cpu_room = CpuRoom();
+  if (commits_late() && !dump_.held && !session_.cpu_memory_to_store) cpu_room = CpuRoom();
   if (!processes.empty() && !facts_.criu_plugins.empty()) {
     // CRIU's plugin saves what the driver of other programs saves.
     gpu_state::AddDataAway(plan, shared_, TreeCheck(), std::move(cpu_room));

@@ -52,7 +52,7 @@ class DumpRun {
  public:
   DumpRun(Session& session, checks::Survey survey, plan::Operation operation,
           const DumpOptions& dump, checks::DumpFacts facts, std::string name,
-          gpu_state::SharedSuspend& shared, gpu_state::SharedResume& stored, bool ignore_memory)
+          gpu_state::SharedSuspend& shared, gpu_state::SharedResume& stored)
       : session_(session),
         survey_(std::move(survey)),
         operation_(std::move(operation)),
@@ -60,8 +60,7 @@ class DumpRun {
         facts_(std::move(facts)),
         name_(std::move(name)),
         shared_(shared),
-        stored_(stored),
-        ignore_memory_(ignore_memory) {}
+        stored_(stored) {}
 
   plan::Plan MakePlan();
   const plan::Operation& operation() const { return operation_; }
@@ -92,7 +91,7 @@ class DumpRun {
   plan::Phase CpuRoom();
   plan::Phase CpuWrite();
   Status FinishStreams();
-  Status StreamError(Status status) const;
+  static Status StreamError(Status status);
   // Defined in dump_hand_over.cc:
   plan::Phase HandOverPhase();
   plan::Phase Stop();
@@ -148,7 +147,6 @@ class DumpRun {
   const std::string name_;
   gpu_state::SharedSuspend& shared_;  // processes whose memory leaves the GPU now
   gpu_state::SharedResume& stored_;   // processes that were suspended before
-  const bool ignore_memory_;
   // After cpu-room, until the image has the CPU memory. Null if CRIU writes it to the store.
   std::unique_ptr<checkpoint::PageStreams> streams_;
   store::WrittenUnits blocks_;

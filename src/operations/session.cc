@@ -29,12 +29,18 @@ Result<OperationResult> RunInSession(
     const Paths& paths, const config::Settings& settings, const std::string& verb,
     const std::string& stasis_version,
     const std::function<Result<OperationResult>(Session&)>& operation) {
+  bool to_store = false;
   auto run = [&]() -> Result<OperationResult> {
     STASIS_ASSIGN(Session session, OpenSession(paths, settings, verb, stasis_version));
-    return operation(session);
+    session.cpu_memory_to_store = to_store;
+    auto result = operation(session);
+    to_store |= !result && checks::IsCpuMemoryNotReceived(result.error());
+    return result;
   };
   auto should_retry = [](const Result<OperationResult>& result) {
-    return !result && checks::TreeHasChanged(result.error()) && !result.error().not_undone;
+    return !result && !result.error().not_undone &&
+           (checks::TreeHasChanged(result.error()) ||
+            checks::IsCpuMemoryNotReceived(result.error()));
   };
   Result<OperationResult> result = run();
   if (!should_retry(result)) return result;

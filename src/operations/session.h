@@ -17,6 +17,8 @@
 namespace stasis::operations {
 
 struct Session {
+  // An earlier attempt could not receive CPU memory, so CRIU writes it to the store.
+  bool cpu_memory_to_store = false;
   gpu_state::Services services;
   std::shared_ptr<plan::Journal> journal;
   std::shared_ptr<criu::Criu> criu = criu::MakeCriu();
@@ -29,7 +31,8 @@ Result<Session> OpenSession(const Paths& paths, const config::Settings& settings
                             const std::string& verb, const std::string& stasis_version,
                             bool keep_arenas = false);
 // Runs an operation in a new session. Repeats an operation that was rolled back because processes
-// of the program started or ended, up to four attempts in all.
+// of the program started or ended, or because its CPU memory could not be received; up to four
+// attempts in all.
 Result<OperationResult> RunInSession(
     const Paths& paths, const config::Settings& settings, const std::string& verb,
     const std::string& stasis_version,

@@ -52,11 +52,12 @@ void Coordinator::Apply(const Survey& survey, Time now) {
     if (survey.began >= program.granted_at + limits_.grant_takes) program.granted.clear();
     UpdateWanted(id, program, now);
   }
-  // While an operation is in progress, its program occupies an unknown part of its memory.
+  // While an operation is in progress, its program occupies an unknown part of its memory. One that
+  // has never answered counts with nothing, so that the others get less.
   const bool settled =
       std::all_of(survey.programs.begin(), survey.programs.end(), [&](const auto& entry) {
         const Program& program = programs_.at(entry.first);
-        const bool holds = entry.second || (program.silent && program.known);
+        const bool holds = entry.second || program.silent;
         return holds && !program.swapping && survey.began >= program.changed;
       });
   for (auto& [gpu, bytes] : gpus_) {

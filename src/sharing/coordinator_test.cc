@@ -421,6 +421,20 @@ TEST_F(CoordinatorTest, MemoryIsFoundBesideAProgramThatDoesNotAnswer) {
   EXPECT_EQ(Swaps(Next()), "resume new");
 }
 
+// A user could otherwise keep the daemon from noticing changes of the GPUs.
+TEST_F(CoordinatorTest, MemoryIsFoundBesideAProgramThatHasNeverAnswered) {
+  Add("stopped", 20);
+  Add("new", 50, State::kSuspended);
+  gpus_["gpu0"] = 60;
+  silent_ = "stopped";
+  Look();
+  AtGate("new");
+  EXPECT_EQ(Swaps(Next()), "");
+  gpus_["gpu0"] = 80;
+  Pass(seconds(10));
+  EXPECT_EQ(Swaps(Next()), "resume new");
+}
+
 TEST_F(CoordinatorTest, NobodyWaitsForAGpuThatHasFailed) {
   gpus_["gpu1"] = 80;
   Add("a", 10);

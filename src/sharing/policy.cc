@@ -296,7 +296,8 @@ class Decider {
   }
 
   // Returns false if the program must not grow, because it or others might then never find host
-  // memory for what has to leave.
+  // memory for what has to leave. If that is so already, it is not this program's fault: others
+  // have grown without asking.
   bool MayGrow(size_t waiting) const {
     if (AskedBytes(At(waiting)) == 0) return true;
     Table table = table_;
@@ -305,7 +306,9 @@ class Decider {
       if (i == waiting || planned_[i] || other.granted) continue;
       for (Memory& memory : other.memory) memory.asked = 0;
     }
-    return HostHasRoom(table, 0);
+    if (HostHasRoom(table, 0)) return true;
+    for (Memory& memory : table.programs[waiting].memory) memory.asked = 0;
+    return !HostHasRoom(table, 0);
   }
 
   void Serve(size_t waiting) {
@@ -363,7 +366,9 @@ uint64_t HostNeed(const Table& table, uint64_t bytes) {
   uint64_t need = bytes;
   bool whole = false;  // a program leaves other GPUs too than the one on which room is made
   for (const Program& program : table.programs) {
-    const auto uses = [](const Memory& memory) { return memory.data + memory.asked > 0; };
+    const auto uses = [](const Memory& memory) {
+      return memory.data > 0 || memory.asked > 0 || memory.contexts > 0;
+    };
     whole |= std::count_if(program.memory.begin(), program.memory.end(), uses) > 1;
   }
   for (size_t gpu = 0; gpu < table.gpu_bytes.size(); ++gpu) {

@@ -75,8 +75,8 @@ Time Turn(const Settings& settings, const Program& program, const Program& waiti
 //
 // A program leaves only when the GPU is full, and only if its memory is needed for the one that
 // waits. So no more than the waiting program and one other are missing on a full GPU: at least the
-// rest of it stays there. Nothing can be said of a GPU that is not full, nor if a program has data
-// on several GPUs, of which it leaves all.
+// rest of it stays there. Nothing can be said of a GPU that is not full, nor if a program uses
+// several GPUs, of which it leaves all.
 uint64_t HostNeed(const Table& table, uint64_t bytes);
 
 // Returns false if that is more than there is.

@@ -18,7 +18,7 @@ Table MakeTable(size_t gpus = 1) {
   return table;
 }
 
-// A program that uses the GPU since long ago, without a pause.
+// A program that has used the GPU for a long time without a pause.
 Program& AddAwake(Table* table, const std::string& id, uint64_t data, uint64_t contexts = 0) {
   Program program;
   program.id = id;
@@ -270,6 +270,24 @@ TEST(PolicyTest, AllDataOfProgramsOnSeveralGpusMayLeave) {
   EXPECT_EQ(HostNeed(table, 0), 0u);
   table.programs[0].memory[1].data = 5;
   EXPECT_EQ(HostNeed(table, 0), 25u);
+  table.programs[0].memory[1] = {0, 1, 0};
+  EXPECT_EQ(HostNeed(table, 0), 20u) << "room for the context may be needed";
+}
+
+// Others have grown into free memory without asking. The program's allocation is not refused for
+// it.
+TEST(PolicyTest, AnAllocationDoesNotFailForWhatOthersHaveDone) {
+  Table table = MakeTable(2);
+  AddAwake(&table, "idle", 50).used_last = Time(0);
+  Program& asks = AddAwake(&table, "asks", 10);
+  asks.memory[0].asked = 50;
+  asks.wanted_since = seconds(990);
+  Program& large = AddAwake(&table, "large", 0);
+  large.memory[1].data = 70;
+  Program& away = AddAsleep(&table, "away", 0);
+  away.memory[1].data = 70;
+  table.host_bytes = 139;
+  EXPECT_EQ(Actions(table), "suspend idle");
 }
 
 // Else it, or another one, could later wait at its gate for ever.

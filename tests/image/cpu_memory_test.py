@@ -97,11 +97,30 @@ def too_little_memory(world, program):
         group.limit_memory(MEMORY + 40 * MIB)  # of the command only
         world.shell(group.command(["stasis", "dump", "one", "--name", "disk", "--leave-running", "--full"]))
         demand("to the image's disk while the program was stopped" in world.last.out + world.last.err
-               and "MiB of host memory are needed" in world.last.out + world.last.err, f"{world.last}")
+               and "MiB of host memory must be available" in world.last.out + world.last.err, f"{world.last}")
         world.expect_clean()
     program.expect_running()
     world.stasis("image", "verify", "disk")
     restored(program, "disk")
+
+
+def more_than_expected(world):
+    """A file in memory that is not mapped is in no count of the process's memory. The dump is repeated."""
+    code = ("import os,time; f = os.memfd_create('x'); d = os.urandom(1 << 20)\n"
+            "for _ in range(160): os.write(f, d)\n"
+            "print('READY', flush=True)\n"
+            "while True: time.sleep(1)")
+    log = world.folder / "hidden.log"
+    world.stasis("run", "--job", "hidden", "--log", log, "--", "python3", "-c", code)
+    wait_until(lambda: log.exists() and "READY" in log.read_text(), 60, "it does not start")
+    account = world.stasis("dump", "hidden", "--name", "hidden", "--leave-running", "--json").json()
+    demand(any("CPU memory could not be received" in note and "repeated" in note for note in account["notes"]),
+           f"{account['notes']}")
+    world.expect_clean()
+    world.stasis("image", "verify", "hidden")
+    world.stasis("kill", "hidden", "-s", "KILL")
+    world.stasis("wait", "hidden", expect=None)
+    world.stasis("delete", "hidden")
 
 
 def run(world):
@@ -110,6 +129,7 @@ def run(world):
     in_memory(world, program)
     killed(world, program)
     killed_while_criu_writes(world, program)
+    more_than_expected(world)
     try:
         too_little_memory(world, program)
     except isolate.Unable as reason:

@@ -96,7 +96,7 @@ hipError_t hipMalloc3D(hipPitchedPtr* ptr, hipExtent extent) {
   return r;
 }
 
-// Memory with flags has properties that handles do not have, so the runtime allocates it.
+// Other flags set properties that hipMemCreate does not offer; the runtime allocates it.
 hipError_t hipExtMallocWithFlags(void** ptr, size_t bytes, unsigned flags) {
   if (IsHip() && flags == hipDeviceMallocDefault) {
     return agent::hook::cuMemAlloc_v2(reinterpret_cast<CUdeviceptr*>(ptr), bytes);

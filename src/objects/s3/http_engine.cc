@@ -14,7 +14,7 @@
 namespace stasis::objects::s3 {
 namespace {
 
-// A larger receive buffer means fewer, larger pieces for the sink. With libcurl's default of 16 KiB
+// A larger receive buffer means fewer, larger pieces for the sink. With libcurl's default
 // for uploads a PUT costs four times as much CPU time.
 constexpr size_t kReceiveBufferBytes = 512 << 10;
 constexpr long kUploadBufferBytes = 512 << 10;
