@@ -3,6 +3,9 @@
 #include "operations/recover.h"
 
 #include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
 
 #include "checkpoint/teardown.h"
 #include "gpu_state/shared_resume.h"
@@ -272,6 +275,10 @@ std::pair<bool, std::string> RecoverMoved(World& world, plan::Elsewhere at) {
              });
   for (const auto& process : world.program.processes()) {
     EXPECT_EQ(::kill(process->id.pid.value, SIGSTOP), 0);
+    // A process stops some time after the signal.
+    const auto state = [&] { return process::ReadStat(process->id.pid)->state; };
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (state() != 'T' && std::chrono::steady_clock::now() < until) ::usleep(1000);
   }
   return Recover(world);
 }

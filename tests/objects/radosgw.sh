@@ -107,7 +107,13 @@ monmaptool --create --fsid "$fsid" --addv a "[v1:127.0.0.1:$mon_port]" "$folder/
 step ceph-mon -i a --mkfs --monmap "$folder/monmap" >"$folder/log/mkfs.out" 2>&1
 start ceph-mon -i a -f
 step ceph-osd -i 0 --mkfs --osd-uuid "$(cat /proc/sys/kernel/random/uuid)" >>"$folder/log/mkfs.out" 2>&1
-step ceph osd new "$(cat "$folder/osd/fsid")" 0 >/dev/null 2>"$folder/log/osd-new.out"
+# Just after its start the monitor may not know its own fsid, and refuses all commands.
+tries=0
+until step ceph osd new "$(cat "$folder/osd/fsid")" 0 >/dev/null 2>"$folder/log/osd-new.out"; do
+  tries=$((tries + 1))
+  [ $tries -lt 30 ] || exit 1
+  sleep 0.3
+done
 start_osd() {
   start ceph-osd -i 0 -f
   osd=$!
