@@ -6,9 +6,13 @@
 // the file to its own standard error.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/deadline.h"
 #include "base/fd.h"
 #include "base/result.h"
 
@@ -26,19 +30,30 @@ std::vector<std::string> WordsWithErrors(const std::string& step, const std::str
 // the program; returns the exit code of a failure. Otherwise returns -1.
 int ExecWithErrors(const std::vector<std::string>& words);
 
+// Writes to a descriptor whose reader may be slow or stopped, and gives up at the deadline. Errors
+// are ignored: Slurm may have closed it.
+void WriteUntil(const Deadline& deadline, int target, std::string_view text);
+
 // Copies what is added to a file. Not safe to call from several threads.
 class ErrorOutput {
  public:
-  // Starts at the end of the file, which is created if it is missing.
-  static Result<ErrorOutput> Follow(const std::string& path);
+  using Fallocate = int (*)(int fd, int mode, off_t offset, off_t length);
+  // Starts at the end of the file, which is created if it is missing. `fallocate`: for tests.
+  static Result<ErrorOutput> Follow(const std::string& path, Fallocate fallocate = nullptr);
 
   // Becomes readable when something was added. Call Copy() then.
   int fd() const { return watch_.get(); }
-  // Copies everything up to the current end to `target`, and now and then frees its space on the
-  // disk. Errors of the target are ignored: Slurm may have closed it.
-  void Copy(int target);
+  // Copies at most 1 MiB to `target`, no more than it takes at once, and now and then frees the
+  // space of what was copied. Returns true if there is more: call it again when `target` is
+  // writable. Errors of the target are ignored: Slurm may have closed it.
+  bool Copy(int target);
+  // Copies everything up to the current end, and gives up at the deadline.
+  void CopyAll(int target, const Deadline& deadline);
 
  private:
+  void FreeSpace();
+
+  Fallocate fallocate_ = nullptr;
   UniqueFd watch_;
   UniqueFd file_;
   uint64_t offset_ = 0;  // everything before it was copied

@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "base/file.h"
 
 namespace stasis::slurm {
@@ -41,14 +43,61 @@ TEST_F(ErrorOutputTest, CopiesWhatIsAddedAndFreesItsSpace) {
   Append(text);
   pollfd ready{output->fd(), POLLIN, 0};
   EXPECT_EQ(::poll(&ready, 1, 10000), 1);
-  output->Copy(copy->get());
+  EXPECT_TRUE(output->Copy(copy->get()));
+  EXPECT_EQ(ReadFile(folder_ + "/copy").value_or("").size(), 1U << 20);
+  output->CopyAll(copy->get(), {});
   Append("end\n");
-  output->Copy(copy->get());
+  EXPECT_FALSE(output->Copy(copy->get()));
   EXPECT_TRUE(ReadFile(folder_ + "/copy").value_or("") == text + "end\n");
   struct stat info {};
   ASSERT_EQ(::stat(path_.c_str(), &info), 0);
   EXPECT_EQ(info.st_size, 19 + (3 << 20) + 4);
   EXPECT_LE(info.st_blocks * 512, 8192);
+}
+
+TEST_F(ErrorOutputTest, AFullPipeDoesNotBlock) {
+  auto output = ErrorOutput::Follow(path_);
+  ASSERT_TRUE(output);
+  std::string text;
+  for (int i = 0; text.size() < 200'000; ++i) text += std::to_string(i) + "\n";
+  Append(text);
+  int pipe[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  EXPECT_TRUE(output->Copy(pipe[1]));
+  EXPECT_TRUE(output->Copy(pipe[1]));
+  output->CopyAll(pipe[1], Deadline::In(std::chrono::milliseconds(1)));
+  WriteUntil(Deadline::In(std::chrono::milliseconds(1)), pipe[1], "not written");
+  std::string copied;
+  char buffer[3000];
+  bool more = true;
+  while (more || copied.size() < text.size()) {
+    const ssize_t got = ::read(pipe[0], buffer, sizeof buffer);
+    ASSERT_GT(got, 0);
+    copied.append(buffer, static_cast<size_t>(got));
+    more = output->Copy(pipe[1]);
+  }
+  EXPECT_TRUE(copied == text);
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+}
+
+TEST_F(ErrorOutputTest, TruncatesTheFileWhereHolesCannotBeMade) {
+  auto output = ErrorOutput::Follow(path_, [](int, int, off_t, off_t) {
+    errno = EOPNOTSUPP;
+    return -1;
+  });
+  ASSERT_TRUE(output);
+  auto copy = Open(folder_ + "/copy", O_WRONLY | O_CREAT);
+  ASSERT_TRUE(copy);
+  const std::string text(16 << 20, 'x');
+  Append(text);
+  output->CopyAll(copy->get(), {});
+  struct stat info {};
+  ASSERT_EQ(::stat(path_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_size, 0);
+  Append("next\n");
+  output->CopyAll(copy->get(), {});
+  EXPECT_TRUE(ReadFile(folder_ + "/copy").value_or("") == text + "next\n");
 }
 
 TEST_F(ErrorOutputTest, AClosedTargetIsNoError) {

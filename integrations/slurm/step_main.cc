@@ -40,10 +40,16 @@ constexpr std::string_view kVariables = "STASIS_SLURM_ENV";
 constexpr const char* kGpuVariables[] = {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
                                          "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"};
 
+// What the launcher says must not keep it from its work: its output may lead to a stopped srun.
+constexpr std::chrono::seconds kWriteLimit{1};
+constexpr std::chrono::seconds kLastWriteLimit{10};  // after the program's end
+
+void Print(std::string_view text) { WriteUntil(Deadline::In(kWriteLimit), STDERR_FILENO, text); }
+
 void Tell(const Error& error) {
   std::string text = "stasis-step: " + error.ToString() + "\n";
   if (!error.hint.empty()) text += error.hint + "\n";
-  (void)WriteAll(STDERR_FILENO, text);
+  Print(text);
 }
 
 int CodeOf(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
@@ -98,7 +104,7 @@ class RealCommands : public Commands {
   void Note(const std::string& text) override {
     const std::string line = "stasis-step: " + text + "\n";
     if (auto log = files_.OpenLog()) (void)WriteAll(log->get(), line);
-    (void)WriteAll(STDERR_FILENO, line);
+    Print(line);
   }
   int Run(const std::vector<std::string>& args) override {
     // Not through a pipe, because helpers that outlive the command may keep it open.
@@ -110,7 +116,7 @@ class RealCommands : public Commands {
     const int code = Await(*child);
     std::string text(static_cast<size_t>(::lseek(log->get(), 0, SEEK_END) - before), '\0');
     if (PreadAll(log->get(), text.data(), text.size(), static_cast<uint64_t>(before))) {
-      (void)WriteAll(STDERR_FILENO, text);
+      Print(text);
     }
     return code;
   }
@@ -227,26 +233,33 @@ Result<int> RunTask(TaskOptions options) {
   STASIS_ASSIGN(const std::string variables, files.WriteVariables(environ));
   environment.push_back(std::string(kVariables) + "=" + variables);
   STASIS_ASSIGN(const std::string root, InstallRoot());
+  RealCommands commands(root + "/bin/stasis", files);
   // A program that was started with errors of its own has them after a requeue, too.
   std::optional<ErrorOutput> errors;
   if (AreApart(STDOUT_FILENO, STDERR_FILENO) || PathExists(files.errors_path())) {
-    STASIS_ASSIGN(errors, ErrorOutput::Follow(files.errors_path()));
-    STASIS_ASSIGN(const std::string step, LibexecProgram("stasis-step"));
-    options.program = WordsWithErrors(step, files.errors_path(), options.program);
+    if (auto followed = ErrorOutput::Follow(files.errors_path())) {
+      STASIS_ASSIGN(const std::string step, LibexecProgram("stasis-step"));
+      options.program = WordsWithErrors(step, files.errors_path(), options.program);
+      errors = std::move(*followed);
+    } else {
+      // The user may have no inotify instance left.
+      commands.Note("standard error is not kept apart: " + followed.error().ToString());
+    }
   }
-  RealCommands commands(root + "/bin/stasis", files);
   const bool is_first = options.restarts == 0;
   Task task(std::move(options), commands);
   if (Status begun = task.Begin(environment); !begun) {
     if (is_first) files.Remove();
     return Fail(begun.error());
   }
+  bool copying = false;  // there is more than the standard error takes at once
   while (!task.exit_code()) {
     pollfd fds[] = {{signals.get(), POLLIN, 0},
                     {timer.get(), POLLIN, 0},
-                    {errors ? errors->fd() : -1, POLLIN, 0}};
-    if (::poll(fds, 3, -1) < 0 && errno != EINTR) return FailErrno(errno, "poll");
-    if (errors) errors->Copy(STDERR_FILENO);
+                    {errors && !copying ? errors->fd() : -1, POLLIN, 0},
+                    {copying ? STDERR_FILENO : -1, POLLOUT, 0}};
+    if (::poll(fds, 4, -1) < 0 && errno != EINTR) return FailErrno(errno, "poll");
+    if (errors) copying = errors->Copy(STDERR_FILENO);
     uint64_t expired = 0;
     if (::read(timer.get(), &expired, sizeof expired) == sizeof expired) task.OnTimer();
     signalfd_siginfo info;
@@ -258,7 +271,7 @@ Result<int> RunTask(TaskOptions options) {
     if (task.exit_code()) break;
     if (auto code = commands.Reap()) task.OnAttachedEnd(*code);
   }
-  if (errors) errors->Copy(STDERR_FILENO);  // the program has ended
+  if (errors) errors->CopyAll(STDERR_FILENO, Deadline::In(kLastWriteLimit));
   if (*task.exit_code() == 0) files.Remove();
   return *task.exit_code();
 }

@@ -2,13 +2,19 @@
 
 #include <fmt/format.h>
 #include <grp.h>
+#include <poll.h>
 #include <pwd.h>
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
+#include <sstream>
 
+#include "base/file.h"
 #include "base/subprocess.h"
 
 namespace stasis::slurm_setup {
@@ -16,11 +22,38 @@ namespace {
 
 // Slurm's own limit for an Epilog is longer.
 constexpr std::chrono::seconds kCommandLimit{30};
+constexpr std::chrono::seconds kKillLimit{2};
 constexpr std::string_view kOfPlugin = "SPANK_";
 // A user's variable must not choose a program.
 constexpr std::string_view kFolders[] = {
     "STASIS_STATE_DIR=", "STASIS_RUN_DIR=", "STASIS_ARENA_DIR=", "STASIS_IMAGE_DIR=",
     "XDG_STATE_HOME="};
+
+std::vector<pid_t> Children() {
+  std::vector<pid_t> children;
+  const auto threads = ListDir("/proc/self/task");
+  if (!threads) return children;
+  for (const std::string& thread : *threads) {
+    std::istringstream words(ReadFile("/proc/self/task/" + thread + "/children").value_or(""));
+    for (pid_t pid = 0; words >> pid;) children.push_back(pid);
+  }
+  return children;
+}
+
+// Kills and reaps the children of this process, and theirs, until none is left. Returns false if a
+// process is still there at the deadline: one in uninterruptible sleep does not end.
+bool KillChildren(const Deadline& deadline) {
+  for (std::vector<pid_t> pids; !(pids = Children()).empty();) {
+    for (const pid_t pid : pids) ::kill(pid, SIGKILL);
+    for (const pid_t pid : pids) {
+      const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+      pollfd ended{pidfd.get(), POLLIN, 0};
+      if (!pidfd || ::poll(&ended, 1, deadline.PollTimeout()) <= 0) return false;
+      ::waitpid(pid, nullptr, 0);
+    }
+  }
+  return true;
+}
 
 class RealUserCommands : public UserCommands {
  public:
@@ -33,12 +66,18 @@ class RealUserCommands : public UserCommands {
     spawn.argv.insert(spawn.argv.end(), args.begin(), args.end());
     spawn.env = environment_;
     spawn.working_directory = "/";
+    // What the command leaves behind, such as a helper that holds the GPU, becomes a child of this
+    // process.
+    if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return FailErrno(errno, "subreaper");
     STASIS_ASSIGN(Subprocess child, Subprocess::Spawn(spawn));
     auto status = child.Wait(Deadline::In(kCommandLimit));
     const std::string command = fmt::format("stasis {}", args[0]);
+    if (!KillChildren(Deadline::In(kKillLimit))) {
+      return Fail(Code::kUnavailable,
+                  fmt::format("{}: a process cannot be killed, and may still hold memory or a GPU",
+                              command));
+    }
     if (!status) {
-      child.Kill(SIGKILL);
-      (void)child.Wait();
       return Fail(Code::kDeadlineExceeded,
                   fmt::format("{} did not end in {} s", command, kCommandLimit.count()));
     }
@@ -82,6 +121,7 @@ Result<EndedJob> ReadEndedJob(char* const* environment) {
 Status FreeLeftovers(UserCommands& commands) {
   // Operations first, because undoing them makes arenas unused.
   Status recovered = commands.Run({"recover"});
+  if (!recovered && recovered.error().code == Code::kUnavailable) return recovered;
   Status freed = commands.Run({"arena", "free"});
   return recovered ? freed : recovered;
 }

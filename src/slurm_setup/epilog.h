@@ -26,13 +26,16 @@ Result<EndedJob> ReadEndedJob(char* const* environment);
 class UserCommands {
  public:
   virtual ~UserCommands() = default;
-  // Runs `stasis -q --no-daemon ARGS...`, and kills it after a while.
+  // Runs `stasis -q --no-daemon ARGS...`, and kills it after a while. No process that it has
+  // started outlives it; returns kUnavailable if one cannot be killed, as in uninterruptible sleep.
   virtual Status Run(const std::vector<std::string>& args) = 0;
 };
 
 // Undoes operations that were killed with the job, frees arenas that no program uses any more, and
-// unmounts them. Programs and operations of other jobs of the same user are not affected: their
-// journals are locked, and their arenas in use. Runs all steps, and returns the first error. May be
+// unmounts them. Operations of other jobs of the same user go on, because their journals are
+// locked, and memory with the only copy of data stays. Memory that is kept or ready for the user's
+// other programs on this node is freed, and they allocate it again. Runs all steps and returns the
+// first error, but stops at kUnavailable, because the next step would hang like the first. May be
 // repeated.
 Status FreeLeftovers(UserCommands& commands);
 

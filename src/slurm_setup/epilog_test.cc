@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include <cerrno>
 
 #include "base/file.h"
 #include "slurm_setup/site.h"
@@ -18,11 +22,12 @@ class FakeCommands : public UserCommands {
  public:
   Status Run(const std::vector<std::string>& args) override {
     log.push_back(fmt::format("{}", fmt::join(args, " ")));
-    if (args[0] == failing) return Fail(Code::kFailedPrecondition, args[0] + " failed");
+    if (args[0] == failing) return Fail(code, args[0] + " failed");
     return {};
   }
   std::vector<std::string> log;
   std::string failing;
+  Code code = Code::kFailedPrecondition;
 };
 
 TEST(Epilog, UndoesOperationsBeforeItFreesMemory) {
@@ -38,6 +43,33 @@ TEST(Epilog, FreesMemoryAlthoughAnOperationCannotBeUndone) {
   ASSERT_FALSE(freed);
   EXPECT_THAT(freed.error().ToString(), HasSubstr("recover failed"));
   EXPECT_THAT(commands.log, ElementsAre("recover", "arena free"));
+}
+
+TEST(Epilog, StopsIfACommandCannotBeKilled) {
+  FakeCommands commands;
+  commands.failing = "recover";
+  commands.code = Code::kUnavailable;
+  EXPECT_FALSE(FreeLeftovers(commands));
+  EXPECT_THAT(commands.log, ElementsAre("recover"));
+}
+
+TEST(Epilog, NoProcessOutlivesACommand) {
+  char pattern[] = "/tmp/slurm-epilog-XXXXXX";
+  const std::string folder = ::mkdtemp(pattern);
+  const std::string stasis = folder + "/stasis";
+  ASSERT_TRUE(ReplaceFile(stasis, fmt::format("#!/bin/sh\n"
+                                              "setsid sleep 1000 &\n"
+                                              "echo $! > {}/pid\n",
+                                              folder)));
+  ASSERT_EQ(::chmod(stasis.c_str(), 0700), 0);
+  auto commands = BecomeUser({"7", ::geteuid(), {}}, stasis);
+  ASSERT_TRUE(commands);
+  EXPECT_TRUE((*commands)->Run({"recover"}));
+  const pid_t helper = std::stoi(ReadFile(folder + "/pid").value_or("-1"));
+  ASSERT_GT(helper, 0);
+  EXPECT_EQ(::kill(helper, 0), -1);
+  EXPECT_EQ(errno, ESRCH);
+  ASSERT_TRUE(RemoveTree(folder));
 }
 
 TEST(Epilog, TakesFoldersOfThePluginAndNoProgram) {
