@@ -114,7 +114,8 @@ constexpr MetricFamily kFamilies[kMetrics] = {
      "Time for which the program that waits longest has waited"},
     {"stasis_share_swaps", MetricType::kGauge, "uid", "Swaps of the programs that share GPUs now"},
     {"stasis_share_failed_swaps", MetricType::kGauge, "uid", "Failed swaps of these programs"},
-    {"stasis_share_swap_seconds", MetricType::kGauge, "uid", "Time that swaps of these programs took"},
+    {"stasis_share_swap_seconds", MetricType::kGauge, "uid",
+     "Time that swaps of these programs took"},
 };
 
 const char* OutcomeOf(const Result<std::string>& reply) {

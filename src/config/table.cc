@@ -157,7 +157,8 @@ constexpr Row kRows[] = {
      "free. Read by the daemon"},
     {"share.gpu_spare", Kind::kSize, &Settings::share_spare_bytes, "1GiB", 0, kMiB* kMiB, "",
      "STASIS_SHARE_GPU_SPARE", "",
-     "GPU memory that programs that share a GPU leave free for the contexts of a suspend and of the "
+     "GPU memory that programs that share a GPU leave free for the contexts of a suspend and of "
+     "the "
      "next program; at most a sixteenth of it. Read by the daemon"},
     {"cuda_checkpoint.toggle", Kind::kChoice, &Settings::toggle, "driver", 0, 0, "driver|suspend",
      "STASIS_TOGGLE", "",

@@ -128,7 +128,8 @@ Result<std::unique_ptr<S3Store>> S3Store::Open(const std::string& bucket, const 
   if (!IsBucketName(bucket)) {
     return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
                 "\"" + bucket.substr(0, 80) + "\" is not a valid name of a bucket",
-                "names have 3 to 63 letters, digits, dots and hyphens, and begin and end with a letter or digit");
+                "names have 3 to 63 letters, digits, dots and hyphens, and begin and end with a "
+                "letter or digit");
   }
   if (!prefix.empty()) STASIS_TRY(CheckKey(prefix));
   std::unique_ptr<S3Store> store(
