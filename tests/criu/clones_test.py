@@ -130,7 +130,7 @@ def collides(world, kind):
 
     hold = world.folder / "hold"
     hold.touch()
-    log = world.folder / "clone.log"
+    log = world.folder / f"clone-{kind}.log"
     first = clone(world, "image", "clone", "--log", log, env={"STASIS_FAULT": f"{BEFORE_CRIU}{hold}"})
     world.await_phase("cpu-restore")
     expect_refused(clone(world, "image", "second"),
@@ -161,7 +161,7 @@ def may_be_shared(world, kind, *options):
 
 def has_its_own_port_in_a_network_namespace(world):
     original, _ = start(world, "tcp")
-    log = world.folder / "clone.log"
+    log = world.folder / "clone-apart.log"
     apart = clone(world, "image", "clone", "--log", log, preexec_fn=isolate.enter_network)
     demand(apart.wait().code == 0, apart)
     program = as_program(world, "clone", "/usr/bin/python3", [], log)
