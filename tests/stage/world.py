@@ -1,6 +1,7 @@
 """One test environment: a build of Stasis, software GPUs, a directory for everything, and the check
 that nothing is left of it."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -304,9 +305,17 @@ class World:
         me = os.getpid()
         self.end_daemons()
         self.daemon = False
-        if self.arenas.is_dir() and any(p.name.startswith(("kept-", "ready-")) for p in self.arenas.iterdir()):
-            # Data of programs that have ended is freed by the next command that recovers.
+
+        def swept():
+            if not self.arenas.is_dir() or not any(p.name.startswith(("kept-", "ready-")) for p in self.arenas.iterdir()):
+                return True
+            # Data of programs that have ended is freed by the next command that recovers. Shortly after a command, its
+            # mover may still have the data locked.
             self.stasis("recover", expect=None)
+            return False
+
+        with contextlib.suppress(Late):  # reported below
+            wait_until(swept, 10, "")
 
         def others():
             self.reap()
