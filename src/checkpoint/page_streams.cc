@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
 
 #include "base/page_size.h"
 #include "base/parallel.h"
@@ -28,8 +29,12 @@ constexpr int kFirstFd = 30;
 constexpr int kPipeBytes = 1 << 20;
 constexpr int kSmallPipeBytes = 1 << 19;  // if there are more than
 constexpr size_t kManyFiles = 16;
-// More threads are not faster, because CRIU fills the pipes from one thread.
-constexpr unsigned kMostThreads = 4;
+// CRIU fills 8 MiB of its own pipes before it empties them into one of these. In a pipe of that
+// size it does not wait for the threads. The kernel grants it to privileged users only.
+constexpr int kLargePipeBytes = 8 << 20;
+// With less memory, all of a process might be in the pipe when CRIU leaves the process (CheckPages).
+constexpr uint64_t kLargeProgramBytes = 256 << 20;
+constexpr unsigned kMostThreads = 8;
 
 constexpr uint64_t kPageBytes = 4096;
 
@@ -42,10 +47,13 @@ constexpr unsigned char kCriuCode[] = {0x01, 0x00, 0x00, 0xd4, 0x00, 0x00, 0x20,
 
 std::string NameOf(size_t index) { return fmt::format("pages-{}.img", index + 1); }
 
-Result<std::pair<UniqueFd, UniqueFd>> MakePipe(int bytes) {
+// The pipe has the first size that the kernel grants. A smaller pipe is only slower.
+Result<std::pair<UniqueFd, UniqueFd>> MakePipe(std::initializer_list<int> sizes) {
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0) return FailErrno(errno, "make a pipe");
-  (void)::fcntl(fds[0], F_SETPIPE_SZ, bytes);  // a smaller pipe is only slower
+  for (const int bytes : sizes) {
+    if (::fcntl(fds[0], F_SETPIPE_SZ, bytes) >= 0) break;
+  }
   return std::pair(UniqueFd(fds[0]), UniqueFd(fds[1]));
 }
 
@@ -62,6 +70,7 @@ Result<std::unique_ptr<PageStreams>> PageStreams::Reserve(uint64_t expected_byte
   const uint64_t page = stasis::PageBytes();
   const auto whole_pages = [&](uint64_t bytes) { return (bytes + page - 1) / page * page; };
   std::unique_ptr<PageStreams> streams(new PageStreams());
+  streams->expected_bytes_ = expected_bytes;
   streams->most_bytes_ = std::max(whole_pages(std::max(most_bytes, expected_bytes)), page);
   void* memory = ::mmap(nullptr, streams->most_bytes_, PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -86,9 +95,10 @@ PageStreams::~PageStreams() {
 }
 
 Status PageStreams::MakeLinks(int folder_fd, size_t files) {
-  const int bytes = files > kManyFiles ? kSmallPipeBytes : kPipeBytes;
+  const int usual = files > kManyFiles ? kSmallPipeBytes : kPipeBytes;
+  const int most = expected_bytes_ >= kLargeProgramBytes ? kLargePipeBytes : usual;
   for (size_t i = 0; i < std::min(files, kMostFiles); ++i) {
-    STASIS_ASSIGN(auto ends, MakePipe(bytes));
+    STASIS_ASSIGN(auto ends, MakePipe({most, usual}));
     const std::string target = fmt::format("/proc/self/fd/{}", kFirstFd + i);
     if (::symlinkat(target.c_str(), folder_fd, NameOf(i).c_str()) != 0) {
       return FailErrno(errno, "make a symbolic link in CRIU's folder");
@@ -208,7 +218,7 @@ Status PageStreams::CheckPages(uint64_t begin, uint64_t end) const {
 }
 
 void PageStreams::Receive() {
-  auto scratch = MakePipe(kPipeBytes);
+  auto scratch = MakePipe({kPipeBytes});
   if (!scratch) return FailWith(std::move(scratch).error());
   for (;;) {
     auto more = ReceivePiece(scratch->first.get(), scratch->second.get());

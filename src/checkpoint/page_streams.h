@@ -100,6 +100,7 @@ class PageStreams {
   void Wake() const;
 
   char* memory_ = nullptr;
+  uint64_t expected_bytes_ = 0;
   uint64_t most_bytes_ = 0;
   std::vector<Pipe> pipes_;
   UniqueFd wake_;  // an eventfd: Finish or Stop was called

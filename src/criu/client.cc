@@ -187,12 +187,16 @@ Result<Session> Session::Inside(UniqueFd socket) {
 
 // Passes the numbers of descriptors in the process that made the socket pair. CRIU looks them up in
 // /proc. CRIU 4.1 fails if the images' folder is given by its path.
-void Session::SetPlaces(const UniqueFd& images, const UniqueFd& log_folder,
-                        const std::string& log_name, rpc::Opts* opts) const {
-  opts->set_images_dir_fd(inside_ ? kImagesFd : images.get());
-  opts->set_work_dir_fd(inside_ ? kLogFolderFd : log_folder.get());
-  opts->set_log_file(log_name);
+Status Session::SetPlaces(const std::string& images_dir, const std::string& log_path,
+                          rpc::Opts* opts) {
+  STASIS_ASSIGN(LogPlace log, OpenLogPlace(log_path));
+  STASIS_ASSIGN(images_, Open(images_dir, O_PATH | O_DIRECTORY));
+  log_folder_ = std::move(log.directory);
+  opts->set_images_dir_fd(inside_ ? kImagesFd : images_.get());
+  opts->set_work_dir_fd(inside_ ? kLogFolderFd : log_folder_.get());
+  opts->set_log_file(log.name);
   opts->set_notify_scripts(true);
+  return {};
 }
 
 Result<pid_t> Session::ToCriu(process::HostPid pid) const {
@@ -211,6 +215,7 @@ Result<process::HostPid> Session::FromCriu(pid_t pid) {
 }
 
 Status Session::Send(const rpc::Request& request) {
+  if (!socket_) return Fail(Code::kInternal, "this CRIU session has already ended");
   std::string bytes;
   request.SerializeToString(&bytes);
   Status sent = ipc::SendPacket(socket_.get(), bytes.data(), bytes.size());
@@ -246,13 +251,16 @@ Result<rpc::Response> Session::Receive(const Deadline& deadline) {
 }
 
 Result<rpc::Response> Session::Converse(const rpc::Request& request, const NotifyHandler& handler,
-                                        const Deadline& until) {
-  if (!socket_) return Fail(Code::kInternal, "this CRIU session has already ended");
-  Deadline deadline = until;
+                                        const Deadline& deadline) {
   STASIS_TRY(Send(request));
+  return AwaitAnswer(handler, deadline);
+}
+
+Result<rpc::Response> Session::AwaitAnswer(const NotifyHandler& handler, const Deadline& until) {
+  Deadline deadline = until;
   Status refused;
   while (true) {
-    auto received = Receive(deadline);
+    auto received = notification_ ? *std::exchange(notification_, nullptr) : Receive(deadline);
     if (!received) return Fail(!refused ? refused.error() : received.error());
     const rpc::Response& response = *received;
     if (response.type() != rpc::NOTIFY) {
@@ -305,19 +313,34 @@ std::string Session::Reap() {
   return status ? DescribeWaitStatus(*status) : "is still running";
 }
 
-Status Session::Dump(const DumpRequest& request, const NotifyHandler& handler,
-                     const Deadline& deadline) {
-  STASIS_ASSIGN(process::Stat before, process::ReadStat(request.pid));
-  STASIS_ASSIGN(LogPlace log, OpenLogPlace(request.log_path));
-  STASIS_ASSIGN(UniqueFd images, Open(request.images_dir, O_PATH | O_DIRECTORY));
+Status CriuSession::PrepareDump(const DumpRequest&, const Deadline&) { return {}; }
+
+Status Session::SendDump(const DumpRequest& request) {
+  STASIS_ASSIGN(const process::Stat root, process::ReadStat(request.pid));
+  dumped_ = root.id;
   rpc::Request message;
   message.set_type(rpc::DUMP);
   rpc::Opts* opts = message.mutable_opts();
   Apply(request.options, opts);
-  SetPlaces(images, log.directory, log.name, opts);
-  STASIS_ASSIGN(pid_t root, ToCriu(request.pid));
-  opts->set_pid(root);
+  STASIS_TRY(SetPlaces(request.images_dir, request.log_path, opts));
+  STASIS_ASSIGN(const pid_t pid, ToCriu(request.pid));
+  opts->set_pid(pid);
   opts->set_leave_running(request.leave_running);
+  return Send(message);
+}
+
+Status Session::PrepareDump(const DumpRequest& request, const Deadline& deadline) {
+  STASIS_TRY(SendDump(request));
+  auto first = Receive(deadline);
+  if (!first || first->type() != rpc::NOTIFY) return FinishDump(request, std::move(first), false);
+  // CRIU's first notification is pre-dump. It waits for the answer.
+  notification_ = std::make_shared<rpc::Response>(std::move(*first));
+  return {};
+}
+
+Status Session::Dump(const DumpRequest& request, const NotifyHandler& handler,
+                     const Deadline& deadline) {
+  if (!notification_) STASIS_TRY(SendDump(request));
   bool accepted = false;
   auto answer = [&](Notification& notification) -> Status {
     bool complete = notification.moment == Moment::kPostDump;
@@ -325,14 +348,19 @@ Status Session::Dump(const DumpRequest& request, const NotifyHandler& handler,
     accepted |= complete;
     return {};
   };
+  auto response = AwaitAnswer(answer, deadline);
+  return FinishDump(request, std::move(response), accepted);
+}
+
+Status Session::FinishDump(const DumpRequest& request, Result<rpc::Response> response,
+                           bool accepted) {
   // A failed dump leaves the program unchanged, unless CRIU was killed (end.h).
   auto outcome = [&](Error error) {
-    if (accepted || process::IsAlive(before.id)) return error;
+    if (accepted || process::IsAlive(dumped_)) return error;
     error.not_undone = true;
     error.message += "; the program has died too";
     return error;
   };
-  auto response = Converse(message, answer, deadline);
   if (!response && IsOverdue(response.error()) && criu_pidfd_) {
     socket_.Reset();
     Ended ended = EndDump(criu_pid_, criu_pidfd_.get());
@@ -348,13 +376,11 @@ Status Session::Dump(const DumpRequest& request, const NotifyHandler& handler,
 
 Result<process::HostPid> Session::Restore(const RestoreRequest& request,
                                           const NotifyHandler& handler, const Deadline& deadline) {
-  STASIS_ASSIGN(LogPlace log, OpenLogPlace(request.log_path));
-  STASIS_ASSIGN(UniqueFd images, Open(request.images_dir, O_PATH | O_DIRECTORY));
   rpc::Request message;
   message.set_type(rpc::RESTORE);
   rpc::Opts* opts = message.mutable_opts();
   Apply(request.options, opts);
-  SetPlaces(images, log.directory, log.name, opts);
+  STASIS_TRY(SetPlaces(request.images_dir, request.log_path, opts));
   for (const InheritFd& inherit : request.inherit) {
     rpc::InheritFd* entry = opts->add_inherit_fd();
     entry->set_key(inherit.key);

@@ -102,6 +102,10 @@ struct RestoreRequest {
 class CriuSession {
  public:
   virtual ~CriuSession() = default;
+  // Optional. Sends the request of Dump and returns when CRIU is about to stop the program, which
+  // then does not wait for CRIU's own start. The caller must then call Dump with the same request.
+  // If it does not, destroy the session: CRIU has not touched the program.
+  virtual Status PrepareDump(const DumpRequest& request, const Deadline& deadline);
   virtual Status Dump(const DumpRequest& request, const NotifyHandler& handler,
                       const Deadline& deadline) = 0;
   // Returns the pid of the restored tree's root.
@@ -130,6 +134,7 @@ class Session final : public CriuSession {
   // pids in requests, notifications and answers are still those of the caller's namespace.
   static Result<Session> Inside(UniqueFd socket);
 
+  Status PrepareDump(const DumpRequest& request, const Deadline& deadline) override;
   Status Dump(const DumpRequest& request, const NotifyHandler& handler,
               const Deadline& deadline) override;
   Result<process::HostPid> Restore(const RestoreRequest& request, const NotifyHandler& handler,
@@ -143,15 +148,19 @@ class Session final : public CriuSession {
 
  private:
   Session() = default;
-  void SetPlaces(const UniqueFd& images, const UniqueFd& log_folder, const std::string& log_name,
-                 rpc::Opts* opts) const;
+  // Opens the folders that the request names, and keeps them open until the session ends.
+  Status SetPlaces(const std::string& images_dir, const std::string& log_path, rpc::Opts* opts);
+  Status SendDump(const DumpRequest& request);
+  // `accepted`: post-dump was accepted.
+  Status FinishDump(const DumpRequest& request, Result<rpc::Response> response, bool accepted);
   // Convert between pids of this namespace and pids of CRIU's namespace; 0 stays 0.
   Result<pid_t> ToCriu(process::HostPid pid) const;
   Result<process::HostPid> FromCriu(pid_t pid);
   Status Send(const rpc::Request& request);
-  // Handles notifications until the answer to the request arrives.
   Result<rpc::Response> Converse(const rpc::Request& request, const NotifyHandler& handler,
                                  const Deadline& deadline);
+  // Handles notifications until the answer to the request arrives.
+  Result<rpc::Response> AwaitAnswer(const NotifyHandler& handler, const Deadline& deadline);
   Result<rpc::Response> Receive(const Deadline& deadline);
   // Ends the session. If CRIU died without an answer, takes the error from its log.
   Result<rpc::Response> Conclude(Result<rpc::Response> response, const std::string& log_path,
@@ -167,6 +176,10 @@ class Session final : public CriuSession {
   uint64_t pid_namespace_ = 0;  // CRIU's pid namespace, with `inside_`
   // The pid of the root in CRIU's namespace and in this one, cached.
   std::pair<pid_t, process::HostPid> root_{};
+  UniqueFd images_;
+  UniqueFd log_folder_;
+  process::ProcessId dumped_;                   // the root of a dump
+  std::shared_ptr<rpc::Response> notification_;  // after PrepareDump: not answered yet
 };
 
 }  // namespace stasis::criu

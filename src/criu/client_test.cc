@@ -2,7 +2,9 @@
 
 #include <sys/file.h>
 
+#include <algorithm>
 #include <sstream>
+#include <vector>
 
 #include "criu/testing.h"
 
@@ -29,6 +31,49 @@ TEST_F(Client, DumpsKillsAndRestores) {
   EXPECT_EQ(*pid, target.pid());
   EXPECT_TRUE(target.Counts()) << target.State();
   EXPECT_GT(target.Count(), before);
+}
+
+TEST_F(Client, APreparedDumpStopsTheProgramOnlyInDump) {
+  Target target({"memory", "threads"});
+  Session session = MustSpawn();
+  ASSERT_TRUE(IsOk(session.PrepareDump(target.Dump(), Soon()))) << target.Log();
+  EXPECT_TRUE(target.Counts()) << target.State();
+  std::vector<Moment> moments;
+  auto note = [&](Notification& notification) -> Status {
+    moments.push_back(notification.moment);
+    return {};
+  };
+  ASSERT_TRUE(IsOk(session.Dump(target.Dump(), note, Soon()))) << target.Log();
+  ASSERT_FALSE(moments.empty());
+  EXPECT_EQ(moments.front(), Moment::kPreDump);
+  EXPECT_EQ(std::count(moments.begin(), moments.end(), Moment::kPreDump), 1);
+  EXPECT_TRUE(WIFSIGNALED(target.Reap()));
+  ASSERT_TRUE(IsOk(MustSpawn().Restore(target.Restore(), nullptr, Soon()))) << target.Log();
+  EXPECT_TRUE(target.Counts()) << target.State();
+}
+
+TEST_F(Client, APreparedDumpThatIsNotContinuedLeavesTheProgramRunning) {
+  Target target({"memory"});
+  process::HostPid criu;
+  {
+    Session session = MustSpawn();
+    ASSERT_TRUE(IsOk(session.PrepareDump(target.Dump(), Soon()))) << target.Log();
+    criu = session.criu_pid();
+  }
+  EXPECT_TRUE(Eventually([&] { return ::kill(criu.value, 0) != 0; }));
+  EXPECT_TRUE(target.Counts()) << target.State();
+}
+
+// CRIU fails before it looks at the program.
+TEST_F(Client, PreparingReportsAFailure) {
+  Target target({"memory"});
+  DumpRequest request = target.Dump();
+  request.options.external = {"mnt[/a]:"};
+  auto prepared = MustSpawn().PrepareDump(request, Soon());
+  if (prepared) GTEST_FAIL() << "CRIU accepted the request";
+  EXPECT_EQ(prepared.error().domain, Domain::kCriu) << prepared.error().ToString();
+  EXPECT_FALSE(prepared.error().not_undone);
+  EXPECT_TRUE(target.Counts()) << target.State();
 }
 
 TEST_F(Client, ARejectedPostDumpLeavesTheProgramRunning) {

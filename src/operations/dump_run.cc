@@ -29,15 +29,9 @@ using plan::PhaseScope;
 using plan::Plan;
 using std::chrono::seconds;
 
-// The descriptor number of the journal lock in CRIU. CRIU holds the lock until it has released the
-// program, even if this process dies before that.
-constexpr int kCriuLockFd = 20;
-
-constexpr seconds kCriuStart{20};
 constexpr seconds kReapTime{5};
 constexpr seconds kCountTime{2};
 
-constexpr const char* kCpuDump = "cpu-dump";
 constexpr const char* kGpuReturn = "gpu-return";
 
 }  // namespace
@@ -92,7 +86,7 @@ Status DumpRun::AbortImage() {
 }
 
 // Runs after the phases that take the GPU state away, because the child works on a copy of their
-// results. Runs before CRIU starts, because the child would otherwise inherit CRIU's socket.
+// results.
 Phase DumpRun::StartImageProcess() {
   return {.name = "image-writer",
           .run = [this](PhaseScope&) -> Status {
@@ -124,130 +118,6 @@ Phase DumpRun::TreeCheck() {
   return {.name = "tree-check", .run = [this](PhaseScope&) -> Status {
             STASIS_TRY(checks::CheckUnchanged(survey_));
             return checks::CheckStillOwn(survey_);
-          }};
-}
-
-// CRIU continues after some errors of its plugin, and would end the program.
-Status DumpRun::CheckPlugin() const {
-  if (facts_.criu_plugins.empty()) return {};
-  const auto& all = operation_.device_processes;
-  const auto alive =
-      std::count_if(all.begin(), all.end(), [](const auto& p) { return process::IsAlive(p.id); });
-  return criu::CheckPluginDump(writer_->cpu_path(), LogPath(), static_cast<size_t>(alive));
-}
-
-// Runs inside CRIU's post-dump notification. After an error CRIU lets the program run.
-Status DumpRun::AnswerPostDump(PhaseScope& scope) {
-  STASIS_TRY(CheckPlugin());
-  STASIS_TRY(scope.RunNested("describe"));
-  STASIS_TRY(FinishStreams());
-  // CRIU's files are complete. They are synced when the program runs again.
-  if (commits_late()) return {};
-  STASIS_TRY(scope.RunNested(kCpuWrite));
-  if (has_data()) STASIS_TRY(scope.Await(kDataWrite));
-  STASIS_TRY(scope.RunNested(kCommit));
-  if (dump_.hand_over == nullptr) return {};
-  STASIS_TRY(scope.RunNested(kHandOver));
-  STASIS_TRY(scope.RunNested("stop"));
-  return scope.RunNested(HandOver::kSwitch);
-}
-
-// Called if CRIU failed after the commit. If CRIU had begun to kill the program, or the program was
-// moved, kills the remaining processes, and the dump succeeds: the image is complete, and a part of
-// a program is useless.
-Status DumpRun::FinishHalfEnded(Status dumped) {
-  half_ended_ = switched_ || HasBegunToEnd();
-  if (!half_ended_) return dumped;
-  STASIS_TRY(Annotate(checkpoint::EndAll(living_), "end the program"));
-  notes_.push_back("the dump succeeded, but CRIU failed while ending the program: " +
-                   dumped.error().ToString());
-  half_ended_ = false;
-  criu_ended_the_program_ = true;
-  return {};
-}
-
-Status DumpRun::RunCriu(PhaseScope& scope) {
-  criu::DumpRequest request;
-  request.pid = survey_.target.root.pid;
-  request.images_dir = writer_->cpu_path();
-  request.log_path = LogPath();
-  request.leave_running = dump_.leave_running;
-  request.options = dump_.criu;
-  request.options.plugins = facts_.criu_plugins;
-  facts_.stdio.ApplyTo(request.options);
-  std::map<int, int> fds = {{kCriuLockFd, session_.journal->lock_fd()}};
-  if (streams_) {
-    fds.merge(streams_->descriptors());
-    STASIS_TRY(StreamError(streams_->Start()));
-  }
-  STASIS_ASSIGN(auto criu, session_.criu->StartDump(facts_.criu_path, request, facts_.in_own_pidns,
-                                                    fds, Deadline::In(kCriuStart)));
-  if (streams_) streams_->CloseOurEnds();
-  Status answered;
-  Status dumped = criu->Dump(
-      request,
-      [&](criu::Notification& notification) -> Status {
-        if (notification.moment != criu::Moment::kPostDump) return {};
-        answered = AnswerPostDump(scope);
-        return answered;
-      },
-      scope.deadline());
-  left_running_ = dumped && criu->left_running();
-  criu_ended_the_program_ = dumped && !commits_late() && !left_running_;
-  if (dump_.held) held_criu_ = std::move(criu);
-  if (!dumped && switched_) return FinishHalfEnded(std::move(dumped));
-  // If the notification was answered with an error, return that error, because it caused CRIU's own
-  // error.
-  STASIS_TRY(std::move(answered));
-  // CRIU reports only that a pipe was closed.
-  if (!dumped && streams_ && !dumped.error().not_undone) {
-    STASIS_TRY(StreamError(streams_->status()));
-  }
-  dumped = KeepLog(std::move(dumped));
-  if (dumped || commits_late() || !writer_->committed()) return dumped;
-  return FinishHalfEnded(std::move(dumped));
-}
-
-// If CRIU was killed after the commit, all processes may still be alive. Then the program runs
-// again and must not be ended. CRIU kills the root first: while the root is alive and has no
-// pending SIGKILL, no process was killed.
-bool DumpRun::HasBegunToEnd() const {
-  const process::ProcessId root = survey_.tree.root().id;
-  return !process::IsAlive(root) || process::WasKilled(root);
-}
-
-// The undo deletes the work folder, so the log that the error names is copied out of it.
-Status DumpRun::KeepLog(Status dumped) {
-  std::string kept = session_.services.paths.run + "/last-criu-dump.log";
-  if (dumped || !criu::CopyLogBounded(LogPath(), kept)) return dumped;
-  std::string& hint = dumped.error().hint;
-  size_t at = hint.find(LogPath());
-  if (at != std::string::npos) hint.replace(at, LogPath().size(), kept);
-  return dumped;
-}
-
-// Reads the tree again, because children may have started or ended since the survey. CRIU has
-// stopped the tree, so the image contains exactly this state.
-Phase DumpRun::Describe() {
-  return {.name = "describe", .run = [this](PhaseScope& scope) -> Status {
-            checks::Survey stopped = survey_;
-            STASIS_ASSIGN(stopped.tree, process::ReadTree(survey_.target.root.pid));
-            stopped_.clear();
-            living_.clear();
-            for (const auto& member : stopped.tree.members) {
-              stopped_.push_back(member.id);
-              if (process::IsAlive(member)) living_.push_back(member.id);
-            }
-            STASIS_TRY(session_.journal->NoteMembers(living_));
-            // The tree is stopped, so credentials can no longer change. If this fails, the partial
-            // image is deleted.
-            STASIS_TRY(checks::CheckStillOwn(stopped));
-            const checkpoint::DumpedProgram program{
-                stopped.tree, stopped.target.job, stopped.RecordedProcesses(), dump_.leave_running,
-                dump_.criu,   facts_.stdio,       facts_.criu_version,         facts_.gpu_topology};
-            STASIS_ASSIGN(manifest_, checkpoint::DescribeProgram(session_.services, program,
-                                                                 scope.deadline()));
-            return {};
           }};
 }
 
@@ -354,34 +224,6 @@ Status DumpRun::ReturnGpu() {
   return shared_.ReturnMemory();
 }
 
-Phase DumpRun::CpuDump() {
-  Phase phase{.name = kCpuDump,
-              .timeout = dump_.hand_over == nullptr ? seconds(900) : kHandOverTime + seconds(900),
-              .run = [this](PhaseScope& scope) -> Status {
-                Status dumped = RunCriu(scope);
-                // End() also ends data-write, which would otherwise run until its own deadline
-                // although the image is not needed any more.
-                if (!dumped && !writer_->committed()) image_process_->End();
-                STASIS_TRY(std::move(dumped));
-                scope.SetBytes(!commits_late() ? image_bytes_
-                               : streams_      ? streams_->bytes()
-                                               : CpuBytesInStore());
-                return {};
-              },
-              .undo = [this] { return ContinueQueues(); },
-              .nested = {Describe()}};
-  if (!commits_late()) {
-    phase.nested.push_back(CpuWrite());
-    phase.nested.push_back(Commit());
-  }
-  if (dump_.hand_over != nullptr) {
-    phase.nested.push_back(HandOverPhase());
-    phase.nested.push_back(Stop());
-    phase.nested.push_back(Switch());
-  }
-  return phase;
-}
-
 Phase DumpRun::GpuReturn() {
   return {.name = kGpuReturn,
           .timeout = seconds(600),
@@ -394,7 +236,7 @@ Phase DumpRun::GpuReturn() {
                                       p.id.pid.value));
             }
             has_gpu_ = true;
-            if (held_criu_) held_criu_->LetGo();
+            if (criu_) criu_->LetGo();
             scope.SetBytes(gpu_state::DriverBytes(operation_.device_processes, false));
             return {};
           },
@@ -511,18 +353,15 @@ Plan DumpRun::MakePlan() {
   gpu_state::Processes& processes = operation_.device_processes;
   Plan plan("dump");
   plan.Add(ImageBegin());
-  // Another program's CRIU writes to a folder of its own.
-  std::optional<Phase> cpu_room;
-  if (commits_late() && !dump_.held && !session_.cpu_memory_to_store) cpu_room = CpuRoom();
   if (!processes.empty() && !facts_.criu_plugins.empty()) {
     // CRIU's plugin saves what the driver of other programs saves.
-    gpu_state::AddDataAway(plan, shared_, TreeCheck(), std::move(cpu_room));
+    gpu_state::AddDataAway(plan, shared_, TreeCheck(), BeforeStop());
   } else if (!processes.empty()) {
     gpu_state::AddGpuAway(plan, services, processes, shared_, TreeCheck(),
-                          /*precopy=*/dump_.leave_running, std::move(cpu_room));
+                          /*precopy=*/dump_.leave_running, BeforeStop());
     plan.Add(gpu_state::GpuReleaseCheck(services, processes));
-  } else if (cpu_room) {
-    plan.Add(std::move(*cpu_room));
+  } else {
+    plan.Add(BeforeStop());
   }
   plan.Add(StartImageProcess());
   if (commits_late() && !processes.empty()) {

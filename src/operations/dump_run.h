@@ -1,5 +1,5 @@
 // The phases of a dump: image-begin, the phases that take the GPU state away (gpu_state/gpu_away.h)
-// with a tree-check, and gpu-release-check. Then
+// with a tree-check, and gpu-release-check. criu-start comes before the program is stopped. Then
 //   image-writer
 //   cpu-dump { describe, cpu-write, commit } in parallel with data-write, await-end
 // The commit waits for data-write, inside CRIU's post-dump notification. The program is therefore
@@ -47,6 +47,8 @@
 
 namespace stasis::operations {
 
+inline constexpr const char* kCpuDump = "cpu-dump";
+
 // The state of one dump, shared by its phases.
 class DumpRun {
  public:
@@ -84,9 +86,18 @@ class DumpRun {
   plan::Phase TreeCheck();
   plan::Phase StartImageProcess();
   plan::Phase DataWrite();
+  plan::Phase Commit();
+  // Defined in dump_criu.cc:
+  plan::Phase CriuStart();
+  plan::Phase BeforeStop();
   plan::Phase CpuDump();
   plan::Phase Describe();
-  plan::Phase Commit();
+  Status RunCriu(plan::PhaseScope& scope);
+  Status AnswerPostDump(plan::PhaseScope& scope);
+  Status CheckPlugin() const;
+  bool HasBegunToEnd() const;
+  Status FinishHalfEnded(Status dumped);
+  Status KeepLog(Status dumped);
   // Defined in dump_cpu_memory.cc:
   plan::Phase CpuRoom();
   plan::Phase CpuWrite();
@@ -110,18 +121,13 @@ class DumpRun {
                     const Deadline& deadline);
   std::string FinishAfterFailure();
   std::string FinishProgram();
-  Status KeepLog(Status dumped);
-  bool HasBegunToEnd() const;
   // Returns true if the image is written after the program runs again.
   bool commits_late() const {
     return dump_.leave_running && (!dump_.held || dump_.held->commits_late);
   }
   // Returns true if a held dump writes its image to a store, and a reference to CRIU's folder.
   bool by_reference() const { return dump_.held && dump_.held->folder != operation_.image; }
-  Status AnswerPostDump(plan::PhaseScope& scope);
-  Status FinishHalfEnded(Status dumped);
 
-  Status RunCriu(plan::PhaseScope& scope);
   Status CommitImage(plan::PhaseScope& scope);
   Status RecordImage();
   void DeleteUnusedImage();
@@ -129,7 +135,6 @@ class DumpRun {
   uint64_t CpuBytesInStore() const;
   Result<std::string> RunInImageProcess(const char* task, const std::string& request,
                                         plan::PhaseScope& scope);
-  Status CheckPlugin() const;
   Status ContinueQueues();
   Status ReturnGpu();
 
@@ -154,7 +159,9 @@ class DumpRun {
   std::unique_ptr<store::ImageWriter> writer_;
   std::unique_ptr<ImageCleanup> cleanup_;  // set once the image is begun
   bool commit_begun_ = false;
-  std::unique_ptr<criu::CriuSession> held_criu_;  // after cpu-dump, if the dump is held
+  criu::DumpRequest request_;
+  // From criu-start to the end of cpu-dump; if the dump is held, to the end of the run.
+  std::unique_ptr<criu::CriuSession> criu_;
   std::unique_ptr<ImageTasks> tasks_;
   std::unique_ptr<checkpoint::ImageProcess> image_process_;
   store::Manifest manifest_;                 // after describe

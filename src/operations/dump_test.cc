@@ -94,6 +94,30 @@ TEST(DumpTest, WithLeaveRunningItRunsWithItsMemoryBeforeTheImageIsWritten) {
   EXPECT_GT(done->pause_s, 0);
 }
 
+// CRIU needs time before it stops the program, and the program does not wait for that.
+TEST(DumpTest, CriuIsReadyBeforeTheProgramIsStopped) {
+  for (bool leave_running : {false, true}) {
+    auto world = TwoProcesses();
+    bool closed = false;
+    int prepared_before = 0;
+    Session session = fakes::MakeSession(*world, "dump");
+    OperationOptions options;
+    options.progress.end = [&](const plan::PhaseReport& phase) {
+      if (phase.name != "gate-close") return;
+      closed = true;
+      prepared_before = world->log.Count("criu Prepare");
+    };
+    DumpOptions dump;
+    dump.store = world->services.paths.images();
+    dump.name = "name";
+    dump.leave_running = leave_running;
+    auto done = Dump(session, fakes::TargetOf(*world), dump, options);
+    ASSERT_TRUE(done) << done.error().ToString();
+    EXPECT_TRUE(closed);
+    EXPECT_EQ(prepared_before, 1);
+  }
+}
+
 // Returns the names of an image's files of CPU memory: those stored as pages, and the others.
 std::pair<std::vector<std::string>, std::vector<std::string>> FilesOfPages(
     const std::string& image) {

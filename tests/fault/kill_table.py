@@ -55,6 +55,7 @@ MORE_AT_PHASE = [
     ("resume", [], "kept", "data-load:before", MOVER),
     ("resume", [], "suspended", "gpu-unlock:before", SHIM),
     ("dump", [], "running", "gpu-checkpoint:after", HELPER),
+    ("dump", [], "running", "criu-start:after", CRIU),
     ("dump", [], "running", "cpu-dump:before", SHIM),
     ("dump", [], "running", "describe:before", CRIU),
     ("dump", ["--leave-running"], "running", "cpu-room:after", OWN),

@@ -59,7 +59,7 @@ def in_memory(world, program):
 
 def killed(world, program):
     """The memory ends with the command; recovery removes the rest."""
-    for when in ("cpu-room:after", "describe:before", "describe:after", "cpu-write:before", "cpu-write:after"):
+    for when in ("cpu-room:after", "criu-start:after", "describe:before", "describe:after", "cpu-write:before", "cpu-write:after"):
         world.stasis("dump", "one", "--name", "dead", "--leave-running", env={"STASIS_FAULT": f"{when}:die"}, expect=-9)
         program.expect_running()
         world.stasis("recover")
@@ -73,6 +73,8 @@ def killed_while_criu_writes(world, program):
     command = world.begin("dump", "one", "--name", "dead", "--leave-running")
 
     def writes():
+        if not world.has_begun("cpu-dump"):
+            return command.process.poll() is not None
         # The pipes are open in CRIU when it has inherited them.
         for fds in pathlib.Path("/proc").glob("[0-9]*/fd"):
             try:

@@ -28,6 +28,9 @@ class FakeCriuDump final : public criu::CriuSession {
       : program_(program), log_(log) {
     for (const auto& [number, fd] : fds) inherited_[number].Reset(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
   }
+  Status PrepareDump(const criu::DumpRequest&, const Deadline&) override {
+    return log_.Run("criu", "Prepare", []() -> Status { return {}; });
+  }
   Status Dump(const criu::DumpRequest& request, const criu::NotifyHandler& handler,
               const Deadline&) override {
     return log_.Run("criu", "Dump", [&]() -> Status {
