@@ -338,6 +338,10 @@ Status Session::PrepareDump(const DumpRequest& request, const Deadline& deadline
   return {};
 }
 
+void Session::CancelPrepared() {
+  if (std::exchange(notification_, nullptr)) Reap();
+}
+
 Status Session::Dump(const DumpRequest& request, const NotifyHandler& handler,
                      const Deadline& deadline) {
   if (!notification_) STASIS_TRY(SendDump(request));

@@ -102,10 +102,12 @@ struct RestoreRequest {
 class CriuSession {
  public:
   virtual ~CriuSession() = default;
-  // Optional. Sends the request of Dump and returns when CRIU is about to stop the program, which
-  // then does not wait for CRIU's own start. The caller must then call Dump with the same request.
-  // If it does not, destroy the session: CRIU has not touched the program.
+  // Optional, before Dump with the same request. Returns when CRIU is about to stop the program,
+  // which therefore does not wait while CRIU starts.
   virtual Status PrepareDump(const DumpRequest& request, const Deadline& deadline);
+  // Ends a prepared dump that will not be continued, and waits until CRIU has exited. CRIU has not
+  // touched the program.
+  virtual void CancelPrepared() {}
   virtual Status Dump(const DumpRequest& request, const NotifyHandler& handler,
                       const Deadline& deadline) = 0;
   // Returns the pid of the restored tree's root.
@@ -135,6 +137,7 @@ class Session final : public CriuSession {
   static Result<Session> Inside(UniqueFd socket);
 
   Status PrepareDump(const DumpRequest& request, const Deadline& deadline) override;
+  void CancelPrepared() override;
   Status Dump(const DumpRequest& request, const NotifyHandler& handler,
               const Deadline& deadline) override;
   Result<process::HostPid> Restore(const RestoreRequest& request, const NotifyHandler& handler,

@@ -49,6 +49,7 @@ Phase DumpRun::CriuStart() {
             return KeepLog(criu_->PrepareDump(request_, scope.deadline()));
           },
           .undo = [this]() -> Status {
+            if (criu_) criu_->CancelPrepared();
             criu_.reset();
             return {};
           }};

@@ -98,23 +98,22 @@ TEST(DumpTest, WithLeaveRunningItRunsWithItsMemoryBeforeTheImageIsWritten) {
 TEST(DumpTest, CriuIsReadyBeforeTheProgramIsStopped) {
   for (bool leave_running : {false, true}) {
     auto world = TwoProcesses();
-    bool closed = false;
-    int prepared_before = 0;
-    Session session = fakes::MakeSession(*world, "dump");
-    OperationOptions options;
-    options.progress.end = [&](const plan::PhaseReport& phase) {
-      if (phase.name != "gate-close") return;
-      closed = true;
-      prepared_before = world->log.Count("criu Prepare");
-    };
-    DumpOptions dump;
-    dump.store = world->services.paths.images();
-    dump.name = "name";
-    dump.leave_running = leave_running;
-    auto done = Dump(session, fakes::TargetOf(*world), dump, options);
-    ASSERT_TRUE(done) << done.error().ToString();
-    EXPECT_TRUE(closed);
-    EXPECT_EQ(prepared_before, 1);
+    ASSERT_TRUE(RunDump(*world, leave_running));
+    const int ready = world->log.IndexOf("criu Prepare");
+    EXPECT_GE(ready, 0);
+    EXPECT_LT(ready, world->log.IndexOf("agent 1 Close"));
+    EXPECT_EQ(world->log.Count("criu Cancel"), 0);
+  }
+}
+
+TEST(DumpTest, APreparedCriuEndsWhenTheProgramCannotBeStopped) {
+  for (bool leave_running : {false, true}) {
+    auto world = TwoProcesses();
+    world->log.Set("device Checkpoint 1", Fault::kFail);
+    EXPECT_FALSE(RunDump(*world, leave_running));
+    EXPECT_EQ(world->log.Count("criu Cancel"), 1);
+    EXPECT_EQ(world->log.Count("criu Dump"), 0);
+    EXPECT_EQ(world->WhyNotAsBefore(), "");
   }
 }
 

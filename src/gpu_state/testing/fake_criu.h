@@ -31,6 +31,9 @@ class FakeCriuDump final : public criu::CriuSession {
   Status PrepareDump(const criu::DumpRequest&, const Deadline&) override {
     return log_.Run("criu", "Prepare", []() -> Status { return {}; });
   }
+  void CancelPrepared() override {
+    (void)log_.Run("criu", "Cancel", []() -> Status { return {}; });
+  }
   Status Dump(const criu::DumpRequest& request, const criu::NotifyHandler& handler,
               const Deadline&) override {
     return log_.Run("criu", "Dump", [&]() -> Status {
