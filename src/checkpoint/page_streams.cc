@@ -32,7 +32,8 @@ constexpr size_t kManyFiles = 16;
 // CRIU fills 8 MiB of its own pipes before it empties them into one of these. In a pipe of that
 // size it does not wait for the threads. The kernel grants it to privileged users only.
 constexpr int kLargePipeBytes = 8 << 20;
-// With less memory, all of a process might be in the pipe when CRIU leaves the process (CheckPages).
+// With less memory, all of a process might be in the pipe when CRIU leaves the process
+// (CheckPages).
 constexpr uint64_t kLargeProgramBytes = 256 << 20;
 constexpr unsigned kMostThreads = 8;
 

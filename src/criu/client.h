@@ -181,7 +181,7 @@ class Session final : public CriuSession {
   std::pair<pid_t, process::HostPid> root_{};
   UniqueFd images_;
   UniqueFd log_folder_;
-  process::ProcessId dumped_;                   // the root of a dump
+  process::ProcessId dumped_;                    // the root of a dump
   std::shared_ptr<rpc::Response> notification_;  // after PrepareDump: not answered yet
 };
 
