@@ -53,6 +53,11 @@ constexpr Case kCases[] = {
      "Error (criu/sk-inet.c:200): inet: Connected TCP socket, consider using --tcp-established "
      "option.\n",
      "an open TCP connection", Code::kUnimplemented},
+    {"InotifyInstances",
+     "(00.001000) Error (criu/kerndat.c:878): Can't create inotify: Too many open files\n",
+     "this user has too many inotify instances", Code::kResourceExhausted},
+    {"OpenFiles", "(00.001000) Error (criu/util.c:100): Can't dup: Too many open files\n",
+     "a limit on open files was reached", Code::kResourceExhausted},
     {"Unsupported",
      "Error (criu/files-ext.c:97): Can't dump file 9 of that type [600] (anon "
      "anon_inode:[io_uring])\n",
