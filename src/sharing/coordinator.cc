@@ -60,6 +60,7 @@ void Coordinator::Apply(const Survey& survey, Time now) {
         const bool holds = entry.second || program.silent;
         return holds && !program.swapping && survey.began >= program.changed;
       });
+  settled_ |= settled;
   for (auto& [gpu, bytes] : gpus_) {
     if (!survey.gpus.contains(gpu)) bytes = 0;  // the GPU has failed
   }
@@ -437,7 +438,7 @@ Plan Coordinator::Next(Time now) {
   if (plan.survey) return plan;
   const Table table = MakeTable(now, false);
   const Decision decision = Decide(table);
-  if (!decision.refusals.empty()) {
+  if (!decision.refusals.empty() && settled_) {
     // A program that is only held back for a while may still leave.
     const Decision hopeful = Decide(MakeTable(now, true));
     for (const Refusal& refusal : decision.refusals) {

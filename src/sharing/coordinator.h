@@ -220,6 +220,8 @@ class Coordinator {
   std::map<std::string, uint64_t> gpus_;  // the bytes that programs may share
   uint64_t memory_bytes_ = 0;             // host memory for suspended data
   uint64_t spill_bytes_ = 0;
+  // A survey has shown all programs, so the sizes above are right. Until then nothing is refused.
+  bool settled_ = false;
   Time surveyed_{Time::min()};  // when the last survey began
   Time needed_{0};
 };

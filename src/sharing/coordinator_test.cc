@@ -366,6 +366,20 @@ TEST_F(CoordinatorTest, TheNextDaemonGoesOn) {
   EXPECT_EQ(Swaps(Next()), "resume kept") << "the other was suspended by hand";
 }
 
+// The daemon may start while a worker of the one before it swaps a program.
+TEST_F(CoordinatorTest, NothingIsRefusedWhileTheSizeOfAGpuIsNotKnown) {
+  Add("swapped", 60);
+  Add("asks", 10);
+  busy_ = "swapped";
+  Look();
+  Ask("asks", 50);
+  EXPECT_TRUE(Next().answers.empty());
+  EXPECT_EQ(Show("asks").problem, "");
+  busy_.clear();
+  Pass(seconds(10));
+  EXPECT_EQ(Swaps(Next()), "suspend swapped");
+}
+
 TEST_F(CoordinatorTest, AProgramOfWhichNothingIsKnownIsLeftAlone) {
   Add("old", 60);
   Add("new", 60, State::kSuspended);
