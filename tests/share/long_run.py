@@ -22,8 +22,7 @@ SECONDS_OF_USE = float(os.environ.get("SECONDS_OF_USE", "60"))
 KILL_EVERY_S = float(os.environ.get("KILL_EVERY_S", "4"))
 REST_S = os.environ.get("REST_S", "3")
 BUDGET_S = float(os.environ.get("BUDGET_S", "1500"))
-START_S = 200  # until a program is ready: it may have to wait for the turns of several others
-ROUND_S = 600
+ROUND_S = 600  # for a round, and until a program is ready: it may wait for the turns of several others
 ROUNDS_AFTER = 2
 
 
@@ -107,7 +106,7 @@ class Run:
         """Each program but the first ones needs room that others must give, and so does the growth of one."""
         for program in self.programs:
             program.start()
-            wait_until(lambda: program.check() or "READY" in program.text(), START_S,  # noqa: B023
+            wait_until(lambda: program.check() or "READY" in program.text(), ROUND_S,  # noqa: B023
                        f"{program.name} being ready")
         self.programs[5].await_rounds(1)
         return f"{len(self.programs)} programs are ready"
