@@ -111,10 +111,9 @@ DaemonProcess ListeningProcess(int socket) {
   return listener;
 }
 
-// Converts a failed call's status to an error. `changes` is true if the call changes something. If
-// the connection was lost during such a call, its outcome is unknown.
-Error ToError(const grpc::ClientContext& context, const grpc::Status& status,
-              bool changes = false) {
+}  // namespace
+
+Error ToError(const grpc::ClientContext& context, const grpc::Status& status, bool changes) {
   const auto& trailers = context.GetServerTrailingMetadata();
   if (auto header = trailers.find(kErrorHeader); header != trailers.end()) {
     v1::Error message;
@@ -134,8 +133,6 @@ Error ToError(const grpc::ClientContext& context, const grpc::Status& status,
   }
   return error;
 }
-
-}  // namespace
 
 Client::~Client() = default;
 Client::Client(Client&&) noexcept = default;

@@ -9,6 +9,7 @@
 
 #include "api/client.h"
 #include "base/fd.h"
+#include "base/result.h"
 #include "stasis/v1/stasis.grpc.pb.h"
 
 namespace stasis::api {
@@ -25,5 +26,9 @@ struct Client::Link {
   std::unique_ptr<v1::Stasis::Stub> stub;
   std::string context;  // the context header of each call
 };
+
+// Converts a failed call's status to an error. `changes` is true if the call changes something. If
+// the connection was lost during such a call, its outcome is unknown.
+Error ToError(const grpc::ClientContext& context, const grpc::Status& status, bool changes = false);
 
 }  // namespace stasis::api

@@ -48,6 +48,7 @@ struct Context {
   const v1::GpuStepRequest& request;
   DeviceControl& device;
   HostPid pid;
+  const HoldProgram& hold;
 };
 
 Status ResumeIt(const Context& context) {
@@ -76,10 +77,39 @@ Status ResumeAndLock(const Context& context) {
   return Fail(std::move(error));
 }
 
-Status Toggle(const Context& context, const ByHand& process, const device::GpuMap& map) {
+// Returns the method as which the daemon is told of this step. For a resume the daemon makes room,
+// and a suspended program then stays so until it is resumed by hand.
+Result<std::string> HeldAs(const Context& context, const ByHand& process) {
+  const std::string& step = context.request.step();
+  STASIS_ASSIGN(const bool suspended, process.IsSuspended());
+  STASIS_ASSIGN(const ProcessState state, context.device.State(context.pid));
+  const bool away = suspended || state == ProcessState::kCheckpointed;
+  if (away && (step == "restore" || step == "toggle")) return std::string("Resume");
+  const bool suspends = step == "toggle" && context.call.settings.toggle == "suspend";
+  return std::string(suspends && state == ProcessState::kRunning ? "Suspend" : "GpuStep");
+}
+
+// Returns true if the process was away before the hold.
+Result<bool> Hold(const Context& context) {
+  std::string method = "GpuStep";
+  auto process = ByHand::Open(context.call.paths, context.device, context.pid);
+  if (process) {
+    STASIS_ASSIGN(method, HeldAs(context, *process));
+  } else if (process.error().code != Code::kAborted) {
+    return Fail(std::move(process).error());
+  }
+  // If an operation works on the process, it may be the daemon's, and the hold waits for its end.
+  STASIS_TRY(context.hold(std::to_string(context.pid.value), method));
+  return method == "Resume";
+}
+
+Status Toggle(const Context& context, const ByHand& process, const device::GpuMap& map,
+              bool was_away) {
   STASIS_ASSIGN(const bool suspended, process.IsSuspended());
   if (suspended) return ResumeIt(context);
   STASIS_ASSIGN(const ProcessState state, context.device.State(context.pid));
+  // The daemon has resumed it before the hold began.
+  if (was_away && state == ProcessState::kRunning) return {};
   if (state == ProcessState::kRunning) {
     if (!map.empty()) {
       return FailUsage("--device-map requires a restore, but the process is running");
@@ -127,6 +157,10 @@ Status Act(const Context& context, v1::GpuStepResponse& response) {
     return {};
   }
   STASIS_ASSIGN(const auto map, ParseMap(context.request.gpu_map()));
+  bool was_away = false;
+  if (step != "state") {
+    STASIS_ASSIGN(was_away, Hold(context));
+  }
   STASIS_ASSIGN(auto process, ByHand::Open(context.call.paths, context.device, context.pid));
   if (step == "state") {
     STASIS_ASSIGN(const ProcessState state, StateOf(context, process));
@@ -141,13 +175,14 @@ Status Act(const Context& context, v1::GpuStepResponse& response) {
   if (step == "checkpoint") return process.Checkpoint({});
   if (step == "restore") return Restore(context, process, map);
   if (step == "unlock") return process.Unlock({});
-  if (step == "toggle") return Toggle(context, process, map);
+  if (step == "toggle") return Toggle(context, process, map, was_away);
   return FailUsage("there is no step " + step);
 }
 
 }  // namespace
 
-Result<v1::GpuStepResponse> DropInStep(Call& call, const v1::GpuStepRequest& request) {
+Result<v1::GpuStepResponse> DropInStep(Call& call, const v1::GpuStepRequest& request,
+                                       const HoldProgram& hold) {
   HostPid id;
   const std::string& target = request.target();
   (void)std::from_chars(target.data(), target.data() + target.size(), id.value);
@@ -156,7 +191,7 @@ Result<v1::GpuStepResponse> DropInStep(Call& call, const v1::GpuStepRequest& req
   auto device = device::MakeDeviceControl(gpu_state::ControlOptionsOf(call.paths, call.settings));
   v1::GpuStepResponse response;
   response.set_pid(pid.value);
-  STASIS_TRY(Act({call, request, *device, pid}, response));
+  STASIS_TRY(Act({call, request, *device, pid, hold}, response));
   return response;
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 
 #include "device/cuda/device_files.h"
 #include "device/device_control.h"
@@ -21,32 +20,6 @@ bool HasDriverLoaded(process::HostPid pid) {
            return device::cuda::IsDriverLibrary(mapping.path);
          });
 }
-
-// GPU data in files on disk, by process. Read once, and only if a process is suspended.
-class SpilledData {
- public:
-  explicit SpilledData(const Paths& paths) : paths_(paths) {}
-
-  uint64_t Of(const process::ProcessId& id) {
-    if (!bytes_) Read();
-    auto found = bytes_->find(id);
-    return found == bytes_->end() ? 0 : found->second;
-  }
-
- private:
-  void Read() {
-    bytes_.emplace();
-    auto store = gpu_state::ExistingArenas(paths_);
-    auto arenas = store ? store->List() : Result<std::vector<dataplane::ArenaInfo>>();
-    for (const auto& arena : arenas.value_or(std::vector<dataplane::ArenaInfo>())) {
-      if (arena.in_memory || arena.kept || !arena.record) continue;
-      (*bytes_)[arena.record->key.process] += arena.record->data_bytes;
-    }
-  }
-
-  const Paths& paths_;
-  std::optional<std::map<process::ProcessId, uint64_t>> bytes_;
-};
 
 void Add(const Paths& paths, const device::DeviceProcess& process, SpilledData& spilled,
          GpuUsage& usage) {
@@ -67,6 +40,22 @@ void Add(const Paths& paths, const device::DeviceProcess& process, SpilledData& 
 }
 
 }  // namespace
+
+uint64_t SpilledData::Of(const process::ProcessId& id) {
+  if (!bytes_) Read();
+  auto found = bytes_->find(id);
+  return found == bytes_->end() ? 0 : found->second;
+}
+
+void SpilledData::Read() {
+  bytes_.emplace();
+  auto store = gpu_state::ExistingArenas(paths_);
+  auto arenas = store ? store->List() : Result<std::vector<dataplane::ArenaInfo>>();
+  for (const auto& arena : arenas.value_or(std::vector<dataplane::ArenaInfo>())) {
+    if (arena.in_memory || arena.kept || !arena.record) continue;
+    (*bytes_)[arena.record->key.process] += arena.record->data_bytes;
+  }
+}
 
 bool UsesGpuDriver(const process::ProcessTree& tree) {
   return std::any_of(tree.members.begin(), tree.members.end(),

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,20 @@ GpuUsages ReadGpuUsages(const Paths& paths, const config::Settings& settings,
 // Returns the usage of running jobs by their ids.
 GpuUsages ReadGpuUsages(const Paths& paths, const config::Settings& settings,
                         const std::vector<jobs::Job>& jobs);
+
+// GPU data in files on disk, by process. Read once, and only if it is asked for.
+class SpilledData {
+ public:
+  // `paths` must outlive the object.
+  explicit SpilledData(const Paths& paths) : paths_(paths) {}
+  uint64_t Of(const process::ProcessId& id);
+
+ private:
+  void Read();
+
+  const Paths& paths_;
+  std::optional<std::map<process::ProcessId, uint64_t>> bytes_;
+};
 
 // Returns true if a process of the tree has loaded the driver's library.
 bool UsesGpuDriver(const process::ProcessTree& tree);

@@ -23,26 +23,48 @@ Result<std::string> OperationTable::Begin(const Caller& caller, const std::strin
     return Fail(Code::kUnavailable, "the daemon is being drained and begins no new operations",
                 "try again after its restart, or use --no-daemon");
   }
-  const auto of_user = std::count_if(entries_.begin(), entries_.end(), [&](const auto& entry) {
-    return entry.second.caller.account == caller.account;
-  });
-  const size_t most = IsPrivileged(caller) ? kMaxCalls : kMaxCalls - kReservedCalls;
-  if (static_cast<size_t>(of_user) >= kMaxCallsOfUser || entries_.size() >= most) {
-    return Fail(Code::kResourceExhausted,
-                fmt::format("too many calls in progress: {} of user {}, {} in total", of_user,
-                            caller.account, entries_.size()),
-                "try again when some of them have ended");
-  }
-  std::string id = NewOperationId();
-  while (entries_.contains(id)) id = NewOperationId();
-  Entry& entry = entries_[id];
+  STASIS_TRY(CheckLimits(caller, /*hold=*/false));
+  Entry entry;
   entry.caller = caller;
-  entry.operation.set_id(id);
   entry.operation.set_verb(VerbOf(method));
   entry.operation.set_target(Utf8(target.substr(0, 4096)));
-  entry.operation.set_uid(caller.uid);
-  entry.operation.set_begun_ms(NowMs());
   entry.is_operation = operation;
+  return Add(std::move(entry));
+}
+
+Result<std::string> OperationTable::BeginHold(const Caller& caller) {
+  std::lock_guard lock(mutex_);
+  STASIS_TRY(CheckLimits(caller, /*hold=*/true));
+  Entry entry;
+  entry.caller = caller;
+  entry.operation.set_verb(VerbOf("HoldShare"));
+  entry.is_hold = true;
+  return Add(std::move(entry));
+}
+
+Status OperationTable::CheckLimits(const Caller& caller, bool hold) const {
+  size_t all = 0, of_user = 0;
+  for (const auto& [id, entry] : entries_) {
+    if (entry.is_hold != hold) continue;
+    ++all;
+    of_user += entry.caller.account == caller.account ? 1 : 0;
+  }
+  const size_t most = IsPrivileged(caller) ? kMaxCalls : kMaxCalls - kReservedCalls;
+  if (of_user < kMaxCallsOfUser && all < most) return {};
+  return Fail(
+      Code::kResourceExhausted,
+      fmt::format("too many {} in progress: {} of user {}, {} in total",
+                  hold ? "commands without the daemon" : "calls", of_user, caller.account, all),
+      "try again when some of them have ended");
+}
+
+std::string OperationTable::Add(Entry entry) {
+  std::string id = NewOperationId();
+  while (entries_.contains(id)) id = NewOperationId();
+  entry.operation.set_id(id);
+  entry.operation.set_uid(entry.caller.uid);
+  entry.operation.set_begun_ms(NowMs());
+  entries_.emplace(id, std::move(entry));
   return id;
 }
 

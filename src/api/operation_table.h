@@ -20,7 +20,9 @@ namespace stasis::api {
 
 class OperationTable {
  public:
-  // The limit for one user, including the user's subordinate ids.
+  // The limit for one user, including the user's subordinate ids. Holds are counted apart from all
+  // other calls, with the same limits: commands that work without the daemon need one each, also
+  // when the user's other calls have reached the limit.
   static constexpr size_t kMaxCallsOfUser = 128;
   static constexpr size_t kMaxCalls = 1024;
   // Part of kMaxCalls that is reserved for root and the daemon's own user (IsPrivileged).
@@ -30,6 +32,8 @@ class OperationTable {
   // kUnavailable for an operation while the daemon is draining.
   Result<std::string> Begin(const Caller& caller, const std::string& method, bool operation,
                             const std::string& target);
+  // Adds a hold of a program by another process (HoldShare), which a drain does not wait for.
+  Result<std::string> BeginHold(const Caller& caller);
   // Sets the worker of the call, so that Cancel() can reach it.
   void SetWorker(const std::string& id, const std::shared_ptr<Worker>& worker);
   void SetPhase(const std::string& id, const std::string& phase);
@@ -60,10 +64,13 @@ class OperationTable {
     Caller caller;
     v1::Operation operation;
     bool is_operation = false;
+    bool is_hold = false;
     bool finished = false;  // the work has ended; the answer may still have to be delivered
     bool under_way() const { return is_operation && !finished; }
     std::shared_ptr<Worker> worker;
   };
+  Status CheckLimits(const Caller& caller, bool hold) const;
+  std::string Add(Entry entry);
   size_t CountLocked() const;
 
   mutable std::mutex mutex_;

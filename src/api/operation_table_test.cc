@@ -40,6 +40,26 @@ TEST(OperationTableTest, SomeCallsAreReservedForRootAndTheDaemonsUser) {
   EXPECT_FALSE(operations.Begin(User(::geteuid(), ::geteuid()), "WaitJob", false, "job"));
 }
 
+TEST(OperationTableTest, HoldsAreCountedApartFromOtherCalls) {
+  OperationTable operations;
+  const Caller one = User(4001, 4001);
+  EXPECT_EQ(Fill(operations, one, 1000), OperationTable::kMaxCallsOfUser);
+  std::string last;
+  for (size_t i = 0; i < OperationTable::kMaxCallsOfUser; ++i) {
+    auto held = operations.BeginHold(one);
+    ASSERT_TRUE(held) << i;
+    last = *held;
+  }
+  auto refused = operations.BeginHold(one);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kResourceExhausted);
+  EXPECT_NE(refused.error().message.find("commands without the daemon"), std::string::npos);
+  EXPECT_FALSE(refused.error().hint.empty());
+  EXPECT_TRUE(operations.BeginHold(User(4002, 4002)));
+  operations.End(last);
+  EXPECT_TRUE(operations.BeginHold(one));
+}
+
 TEST(OperationTableTest, ACallerHasCallsUntilTheLastEnds) {
   OperationTable operations;
   const Caller one = User(4001, 4001);

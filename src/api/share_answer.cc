@@ -58,6 +58,7 @@ sharing::Facts ShareAnswer::FactsOf(const v1::ShareSurvey::Program& program, boo
   facts.state = StateOf(program.state());
   facts.obstacle = Utf8(program.obstacle().substr(0, kMaxText));
   facts.can_spill = can_spill;
+  facts.spilled_bytes = std::min(program.spilled_bytes(), kMostBytes);
   for (const auto& gpu : program.gpus()) {
     auto known = answer_.survey.gpus.find(gpu.uuid());
     if (known == answer_.survey.gpus.end()) {

@@ -78,7 +78,7 @@ class HoldStream {
       case grpc::StatusCode::CANCELLED:
         return Fail(Code::kCancelled, "cancelled");
       default:
-        return Fail(static_cast<Code>(status.error_code()), status.error_message());
+        return Fail(ToError(context_, status));
     }
   }
 

@@ -34,14 +34,14 @@ class HoldReactor final
   }
 
  private:
-  // The call counts against the limits, but a drain does not wait for it.
+  // Holds have limits of their own, and a drain does not wait for them.
   Status Begin(const IdentifyCaller& identify) {
     STASIS_ASSIGN(caller_, identify(context_));
     if (!caller_.local) {
       return Fail(Code::kPermissionDenied, "HoldShare serves only commands on this machine");
     }
     STASIS_ASSIGN(work_, WorkOf(daemon_, caller_, context_));
-    STASIS_ASSIGN(call_, daemon_.operations.Begin(caller_, "HoldShare", /*operation=*/false, ""));
+    STASIS_ASSIGN(call_, daemon_.operations.BeginHold(caller_));
     return {};
   }
 

@@ -156,13 +156,14 @@ Result<std::unique_ptr<ShareService>> ShareService::Start(const config::Settings
 
 Status ShareService::Note(const Caller& caller, const v1::WorkerRequest& work, bool starting,
                           uint64_t bytes) {
+  // First, because the caller may have set folders.spill since an earlier call.
+  STASIS_TRY(owners_.Add(caller, work));
   if (starting && !manager_->HasHostRoom(bytes, 2 * kSurveyTimeout)) {
     return Fail(Code::kResourceExhausted,
                 "host memory does not suffice for the data of one more program that shares GPUs",
                 "end or dump one of those that `stasis share` lists, raise share.host_memory, or "
                 "set folders.spill");
   }
-  STASIS_TRY(owners_.Add(caller, work));
   manager_->Refresh();
   return {};
 }

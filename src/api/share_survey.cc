@@ -9,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "api/gpu_usage.h"
 #include "api/methods.h"
 #include "api/target.h"
 #include "api/usage_error.h"
@@ -143,8 +144,8 @@ void SetSilent(process::HostPid root, gpu_state::SurveyAgents& agents,
 }
 
 // `agents` are those of `services`.
-void Survey(gpu_state::Services& services, gpu_state::SurveyAgents& agents, const jobs::Job& job,
-            v1::ShareSurvey::Program& program) {
+void Survey(gpu_state::Services& services, gpu_state::SurveyAgents& agents, SpilledData& spilled,
+            const jobs::Job& job, v1::ShareSurvey::Program& program) {
   const auto& root = job.processes->root;
   if (!plan::CheckNotUnderWay(services.paths, root)) return program.set_busy(true);
   if (HasStopped(root.pid, agents)) return SetSilent(root.pid, agents, program);
@@ -169,6 +170,9 @@ void Survey(gpu_state::Services& services, gpu_state::SurveyAgents& agents, cons
   for (const auto& process : surveyed->device_processes) {
     awake |= !process.suspended();
     kept |= process.context_kept;
+    if (process.suspended()) {
+      program.set_spilled_bytes(program.spilled_bytes() + spilled.Of(process.id));
+    }
     ProcessFacts facts = FactsOf(services, process);
     if (facts.has_agent) {
       auto& known = *program.add_processes();
@@ -299,6 +303,7 @@ Result<v1::ShareSurvey> SurveyShares(Call& call, const v1::SurveySharesRequest& 
   services.agents = agents;
   const std::set<std::string> silent(request.silent().begin(), request.silent().end());
   const jobs::Store store(call.paths.jobs());
+  SpilledData spilled(call.paths);
   STASIS_ASSIGN(const auto listed, store.List());
   for (const auto& entry : listed) {
     if (!entry.job) continue;
@@ -319,7 +324,7 @@ Result<v1::ShareSurvey> SurveyShares(Call& call, const v1::SurveySharesRequest& 
       program.set_silent(true);
       continue;
     }
-    Survey(services, *agents, *entry.job, program);
+    Survey(services, *agents, spilled, *entry.job, program);
   }
   survey.set_spill_free_bytes(SpillFreeBytes(call.settings));
   return survey;

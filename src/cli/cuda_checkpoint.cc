@@ -7,9 +7,11 @@
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <optional>
 
 #include "api/drop_in.h"
+#include "api/share_hold.h"
 #include "cli/interrupts.h"
 #include "cli/verb.h"
 
@@ -153,9 +155,16 @@ Status Run(const v1::GpuStepRequest& request) {
   call.settings = config.settings;
   STASIS_ASSIGN(call.paths, config::OpenPaths(config.settings));
   call.cancelled = Interrupted;
-  STASIS_ASSIGN(const auto response, api::DropInStep(call, request));
-  if (request.step() == "state") fmt::print("{}\n", response.state());
-  if (request.step() == "restore-tid") fmt::print("{}\n", response.restore_tid());
+  std::unique_ptr<api::ShareHold> held;
+  const auto hold = [&](const std::string& target, const std::string& method) -> Status {
+    STASIS_ASSIGN(held, api::HoldShare(call, target, method, InterruptFd()));
+    return {};
+  };
+  const auto response = api::DropInStep(call, request, hold);
+  if (held) held->Finish(response.has_value());
+  if (!response) return Fail(response.error());
+  if (request.step() == "state") fmt::print("{}\n", response->state());
+  if (request.step() == "restore-tid") fmt::print("{}\n", response->restore_tid());
   return {};
 }
 

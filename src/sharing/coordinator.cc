@@ -60,6 +60,7 @@ void Coordinator::Apply(const Survey& survey, Time now) {
         const bool holds = entry.second || program.silent;
         return holds && !program.swapping && survey.began >= program.changed;
       });
+  settled_ |= settled;
   for (auto& [gpu, bytes] : gpus_) {
     if (!survey.gpus.contains(gpu)) bytes = 0;  // the GPU has failed
   }
@@ -75,11 +76,12 @@ void Coordinator::Apply(const Survey& survey, Time now) {
   }
   if (settled || memory_bytes_ == 0) {
     // A tenth of the memory is left to everything else.
-    uint64_t bytes = survey.host_free_bytes + AwayBytes();
+    const Away away = AwayBytes();
+    uint64_t bytes = survey.host_free_bytes + away.memory_bytes;
     // Records that say more are false.
     if (survey.host_total_bytes != 0) bytes = std::min(bytes, survey.host_total_bytes);
     memory_bytes_ = limits_.host_bytes != 0 ? limits_.host_bytes : bytes / 10 * 9;
-    spill_bytes_ = survey.spill_free_bytes;
+    spill_bytes_ = survey.spill_free_bytes + away.file_bytes;
   }
   surveyed_ = std::max(surveyed_, survey.began);
 }
@@ -129,6 +131,9 @@ void Coordinator::SwapEnded(const std::string& id, const SwapResult& result, Tim
   if (result.ok) {
     // No survey is needed: a program changes nothing while its gate is closed.
     program.facts.state = program.target;
+    if (resumed) program.facts.spilled_bytes = 0;
+    if (program.spills) program.facts.spilled_bytes = DataBytes(program.facts);
+    program.spills = false;
     program.failures_in_row = 0;
     program.problem.clear();
     program.swaps += resumed ? 0 : 1;
@@ -142,6 +147,7 @@ void Coordinator::SwapEnded(const std::string& id, const SwapResult& result, Tim
   } else {
     needed_ = std::max(needed_, now);
     program.target = program.facts.state;
+    program.spills = false;
     program.problem = result.problem;
     for (auto& [other_id, other] : programs_) other.promised &= other_id == id;
     if (!result.busy) {
@@ -189,6 +195,7 @@ void Coordinator::HandEnded(uint64_t token, bool ok, Time now) {
   }
   if (ok && ended.hand == Hand::kResume) {
     program.facts.state = program.target = State::kAwake;
+    program.facts.spilled_bytes = 0;
     program.turn_began = program.used_last = now;
     program.held_until = Time{0};
     for (auto& [process, waiting] : program.waiting) waiting.want.at_gate = false;
@@ -243,13 +250,20 @@ uint64_t Coordinator::MoverBytes(const std::string& gpu) const {
   return least;
 }
 
-uint64_t Coordinator::AwayBytes() const {
-  uint64_t bytes = 0;
+Coordinator::Away Coordinator::AwayBytes() const {
+  Away away;
   for (const auto& [id, program] : programs_) {
     if (std::min(program.facts.state, program.target) == State::kAwake) continue;
-    bytes += DataBytes(program.facts);
+    const uint64_t bytes = DataBytes(program.facts);
+    const uint64_t in_files = program.spills ? bytes : std::min(bytes, program.facts.spilled_bytes);
+    away.file_bytes += in_files;
+    away.memory_bytes += bytes - in_files;
   }
-  return bytes;
+  return away;
+}
+
+bool Coordinator::FitsInMemory(const Program& program) const {
+  return AwayBytes().memory_bytes + DataBytes(program.facts) <= memory_bytes_;
 }
 
 // The process has used the grant, or has failed to; the next survey tells.
@@ -343,8 +357,8 @@ Table Coordinator::MakeTable(Time now, bool hopeful) const {
                         now < program.held_until || HandWaits(id, Hand::kOther) ||
                         HandWaits(id, Hand::kSuspend);
     // Only its owner's files could take its data.
-    const bool no_room = !program.facts.can_spill && program.facts.state == State::kAwake &&
-                         AwayBytes() + DataBytes(program.facts) > memory_bytes_;
+    const bool no_room =
+        !program.facts.can_spill && program.facts.state == State::kAwake && !FitsInMemory(program);
     row.pinned =
         program.pinned || no_room || !program.facts.obstacle.empty() || (in_way && !hopeful);
     // An allocation of a program that cannot be suspended for a while can still be served.
@@ -389,12 +403,13 @@ void Coordinator::Start(Plan& plan, const Action& action, Time now) {
     return ReleaseResume(plan, action.id);
   }
   // Counted before the program is marked as leaving.
-  const bool spill = program.facts.can_spill && program.facts.state == State::kAwake &&
-                     AwayBytes() + DataBytes(program.facts) > memory_bytes_;
+  const bool spill =
+      program.facts.can_spill && program.facts.state == State::kAwake && !FitsInMemory(program);
   program.target = action.kind == Action::Kind::kResume        ? State::kAwake
                    : action.kind == Action::Kind::kSuspendData ? State::kContextKept
                                                                : State::kSuspended;
   program.swapping = true;
+  program.spills = spill;
   program.changed = program.swap_began = now;
   if (!action.for_id.empty()) programs_.at(action.for_id).promised = true;
   plan.swaps.push_back({action.id, action.kind, action.for_id, spill});
@@ -437,7 +452,7 @@ Plan Coordinator::Next(Time now) {
   if (plan.survey) return plan;
   const Table table = MakeTable(now, false);
   const Decision decision = Decide(table);
-  if (!decision.refusals.empty()) {
+  if (!decision.refusals.empty() && settled_) {
     // A program that is only held back for a while may still leave.
     const Decision hopeful = Decide(MakeTable(now, true));
     for (const Refusal& refusal : decision.refusals) {

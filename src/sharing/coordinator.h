@@ -40,6 +40,7 @@ struct Facts {
   std::map<std::string, Memory> memory;  // by GPU; `asked` is not used
   std::string obstacle;                  // why it cannot be suspended; empty if it can
   bool can_spill = false;                // its data may go to files when host memory is used up
+  uint64_t spilled_bytes = 0;            // the part of its data that is in files
 };
 
 struct Survey {
@@ -177,6 +178,7 @@ class Coordinator {
     Time changed{0};  // surveys that began earlier are ignored
     State target = State::kAwake;
     bool swapping = false;
+    bool spills = false;                  // a suspend in progress writes to files
     std::map<uint64_t, Waiting> waiting;  // by process
     std::optional<Time> wanted_since;
     std::map<std::string, uint64_t> granted;  // bytes by GPU that may not be allocated yet
@@ -210,7 +212,13 @@ class Coordinator {
   Table MakeTable(Time now, bool hopeful) const;
   void Refuse(Plan& plan, const Refusal& refusal, Time now);
   void Start(Plan& plan, const Action& action, Time now);
-  uint64_t AwayBytes() const;
+  // Data that is not on the GPUs, or will not be when swaps in progress have ended.
+  struct Away {
+    uint64_t memory_bytes = 0;
+    uint64_t file_bytes = 0;
+  };
+  Away AwayBytes() const;
+  bool FitsInMemory(const Program& program) const;
   uint64_t MoverBytes(const std::string& gpu) const;
 
   Limits limits_;
@@ -219,7 +227,9 @@ class Coordinator {
   std::map<uint64_t, HandOperation> hands_;
   std::map<std::string, uint64_t> gpus_;  // the bytes that programs may share
   uint64_t memory_bytes_ = 0;             // host memory for suspended data
-  uint64_t spill_bytes_ = 0;
+  uint64_t spill_bytes_ = 0;              // and files for it
+  // A survey has shown all programs, so the sizes above are right. Until then nothing is refused.
+  bool settled_ = false;
   Time surveyed_{Time::min()};  // when the last survey began
   Time needed_{0};
 };

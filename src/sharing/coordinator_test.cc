@@ -366,6 +366,20 @@ TEST_F(CoordinatorTest, TheNextDaemonGoesOn) {
   EXPECT_EQ(Swaps(Next()), "resume kept") << "the other was suspended by hand";
 }
 
+// The daemon may start while a worker of the one before it swaps a program.
+TEST_F(CoordinatorTest, NothingIsRefusedWhileTheSizeOfAGpuIsNotKnown) {
+  Add("swapped", 60);
+  Add("asks", 10);
+  busy_ = "swapped";
+  Look();
+  Ask("asks", 50);
+  EXPECT_TRUE(Next().answers.empty());
+  EXPECT_EQ(Show("asks").problem, "");
+  busy_.clear();
+  Pass(seconds(10));
+  EXPECT_EQ(Swaps(Next()), "suspend swapped");
+}
+
 TEST_F(CoordinatorTest, AProgramOfWhichNothingIsKnownIsLeftAlone) {
   Add("old", 60);
   Add("new", 60, State::kSuspended);
@@ -501,6 +515,36 @@ TEST_F(CoordinatorTest, DataGoesToFilesWhenHostMemoryIsUsedUp) {
   Plan plan = coordinator_.Next(now_);
   ASSERT_EQ(Swaps(plan), "suspend old");
   EXPECT_TRUE(plan.swaps[0].spill);
+}
+
+// Data in files takes no host memory, and the files that it fills are not missing from the bound.
+TEST_F(CoordinatorTest, DataInFilesUsesUpOnlyFiles) {
+  Limits limits;
+  limits.host_bytes = 50;
+  coordinator_ = Coordinator(limits);
+  Add("spilled", 60, State::kSuspended).can_spill = true;
+  programs_["spilled"].spilled_bytes = 60;
+  Add("old", 40);
+  Add("new", 40, State::kSuspended);
+  Survey survey;
+  survey.gpus["gpu0"] = {80, 40};
+  survey.spill_free_bytes = 40;
+  for (const auto& [id, facts] : programs_) survey.programs[id] = facts;
+  coordinator_.Apply(survey, now_);
+  EXPECT_TRUE(coordinator_.HasHostRoom(10)) << "50 of memory and 100 of files for 140 + 10";
+  EXPECT_FALSE(coordinator_.HasHostRoom(11));
+  now_ += seconds(10);
+  AtGate("spilled");
+  survey.began = now_;
+  coordinator_.Apply(survey, now_);
+  // Only 40 of the 50 are used, by "new".
+  EXPECT_EQ(Swaps(coordinator_.Next(now_)), "") << "old cannot spill";
+  Add("new", 5, State::kSuspended);
+  for (const auto& [id, facts] : programs_) survey.programs[id] = facts;
+  now_ += seconds(1);
+  survey.began = now_;
+  coordinator_.Apply(survey, now_);
+  EXPECT_EQ(Swaps(coordinator_.Next(now_)), "suspend old");
 }
 
 // Another user has a folder for such files, which is of no use to this program.

@@ -538,7 +538,6 @@ std::string Manager::ProgramOf(process::HostPid pid) {
 
 bool Manager::HasHostRoom(uint64_t bytes, std::chrono::milliseconds limit) {
   std::unique_lock lock(mutex_);
-  if (coordinator_.HasHostRoom(bytes)) return true;
   const uint64_t next = surveys_begun_ + 1;
   survey_wanted_ = true;
   Wake();

@@ -85,7 +85,8 @@ class Manager {
   bool IsShared(const std::string& id);
   // Returns the program to which a process belongs, or an empty string.
   std::string ProgramOf(process::HostPid pid);
-  // If the last survey says no, asks for a new one and waits for it, at most for `limit`.
+  // Asks for a new survey and waits for it, at most for `limit`: programs may have grown, and
+  // others may have ended.
   bool HasHostRoom(uint64_t bytes, std::chrono::milliseconds limit);
 
   struct Picture {

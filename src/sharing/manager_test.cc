@@ -264,6 +264,17 @@ TEST_F(ManagerTest, HostMemoryThatAnEndedProgramHasFreedIsFound) {
   EXPECT_TRUE(manager_->HasHostRoom(1, seconds(20)));
 }
 
+TEST_F(ManagerTest, HostMemoryForAProgramThatHasGrownIsCounted) {
+  Start();
+  AwaitConnected();
+  EXPECT_TRUE(manager_->HasHostRoom(1, seconds(20)));
+  {
+    std::lock_guard lock(mutex_);
+    programs_["old"].memory["gpu0"].data = 2000;
+  }
+  EXPECT_FALSE(manager_->HasHostRoom(1, seconds(20)));
+}
+
 TEST_F(ManagerTest, EndsRightAfterASurveyThatMissesAProgram) {
   const Facts old = programs_["old"];
   for (int round = 0; round < 30; ++round) {

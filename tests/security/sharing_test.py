@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Two users whose programs share GPUs through root's daemon."""
 import json
+import os
+import pathlib
 import shutil
 import sys
 
@@ -30,8 +32,8 @@ requests.put(None)
 """
 
 
-def shared(world, name):
-    program = Program(world, name, "counter", SHARER)
+def shared(world, name, words=SHARER):
+    program = Program(world, name, "counter", words)
     program.run("--share")
     wait_until(lambda: name in listed(world), 60, lambda: f"{name} is not listed")
     return program
@@ -41,13 +43,16 @@ def listed(world):
     return {share["job"]: share for share in world.stasis("share", "--json").json()["shares"]}
 
 
-def begin(create):
+def begin(create, gpus=None):
+    """`gpus`: settings of software GPUs that all use, in place of own ones for each user."""
     root, alice, bob = create(), create(ALICE), create(BOB)
     root.folder.chmod(0o755)
     socket = {"STASIS_SOCKET": str(root.folder / "socket")}
     for world in (root, alice, bob):
         world.env.update(socket)
-        del world.env["SOFTGPU_DIR"]  # workers have the daemon's environment; each user has own software GPUs
+        # Workers have the daemon's environment; by default each user has own software GPUs.
+        del world.env["SOFTGPU_DIR"]
+        world.env.update(gpus or {})
     root.stasis("daemon", "start")
     return root, alice, bob
 
@@ -118,6 +123,49 @@ def a_forged_record_does_not_lead_to_another_users_program(new):
     end(root, [hers, his, third])
 
 
+def one_gpu_for_two_users(new):
+    """A program leaves for another user's program if the policy grants it, and not otherwise. No data can be read."""
+    folder = "/tmp/one-gpu"
+    os.mkdir(folder, 0o755)
+    root, alice, bob = begin(new, {"SOFTGPU_DIR": folder, "SOFTGPU_MEMORY": "144M", "STASIS_HELPER_IDLE_S": "5"})
+    # The broker of the GPU belongs to root and ends with the last program.
+    keeper = Program(root, "keeper", "counter", ["--memory", "1M"]).spawn()
+    hers = shared(alice, "hers", ["--memory", "64M"])
+    hers.expect_running()
+    his = shared(bob, "his", ["--memory", "64M"])
+    his.expect_running()
+    wait_until(lambda: listed(alice)["hers"]["state"] in ("suspended", "context kept"), 60,
+               lambda: f"an idle program stays: {listed(root)}")
+    arenas = pathlib.Path(f"/dev/shm/stasis-{ALICE}")
+    data = list(arenas.rglob("[0-9]*.data"))
+    demand(data, "her data is nowhere")
+    for path in (*data, arenas, f"/proc/{hers.pid}/mem", alice.state / "data" / "jobs" / "hers" / "process.json"):
+        for mode in (os.O_RDONLY, os.O_RDWR):
+            error = as_user(BOB, lambda: os.open(path, mode))  # noqa: B023
+            demand(error in ("PermissionError", "IsADirectoryError"), f"bob can open {path}: {error}")
+    demand(not bob.stasis("arena", "ls", "--json").json()["arenas"], "bob sees her data")
+    demand("hers" not in bob.stasis("share").out + bob.stasis("ps", "-a").out, "bob sees her program")
+    hers.expect_running()
+    alice.stasis("share", "pin", "hers")
+    swaps = listed(alice)["hers"]["swaps"]
+    # He wants the GPU, and resumes his own program by hand: neither makes hers leave.
+    waiting = bob.begin("--timeout", 120000, his.port(), "next", program=bob.workloads / "udp_send")
+    wait_until(lambda: (listed(bob)["his"]["waits_s"] or 0) > 3, 60, lambda: f"his does not wait: {listed(root)}")
+    resume = bob.begin("resume", "his")
+    wait_until(lambda: (listed(bob)["his"]["waits_s"] or 0) > 6, 60, lambda: f"his does not wait: {listed(root)}")
+    demand(listed(alice)["hers"]["state"] == "awake" and listed(alice)["hers"]["swaps"] == swaps, "her program has left")
+    hers.expect_running()
+    alice.stasis("share", "unpin", "hers")
+    demand(waiting.wait(120).code == 0 and resume.wait(120).code == 0, lambda: f"{waiting}\n{resume}")
+    his.packets += 1
+    his.expect_running()
+    hers.expect_running()
+    end(root, [hers, his])
+    keeper.finish()
+    wait_until(lambda: not root.named("softgpu-broker"), 60, "the broker does not end")
+    shutil.rmtree(folder)
+
+
 if __name__ == "__main__":
-    sys.exit(users.main(each_sees_and_pins_only_own_programs, each_holds_only_own_programs,
+    sys.exit(users.main(one_gpu_for_two_users, each_sees_and_pins_only_own_programs, each_holds_only_own_programs,
                         a_forged_record_does_not_lead_to_another_users_program))

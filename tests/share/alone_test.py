@@ -86,17 +86,49 @@ def held_for_ever(world, daemon, held, other, third):
     go_on_sharing(world, held, other)
 
 
+def drop_in(world, *words, expect=0):
+    world.last = world.begin(*words, program=world.build / "libexec" / "compat" / "cuda-checkpoint").wait()
+    demand(world.last.code == expect, lambda: f"expected exit code {expect}:\n{world.last}")
+    return world.last.out.strip()
+
+
+def toggled_by_the_drop_in(world, held, other):
+    """The drop-in works like the other commands: for a program that is away, the daemon makes room."""
+    pid = held.shown()["pid"]
+    failed = sum(share["failed_swaps"] for share in shares(world).values())
+    for _ in range(2):
+        # The other program has taken its place, and uses the GPU.
+        await_shares(world, lambda all_shares: all_shares[held.name]["state"] in ("suspended", "context kept"),
+                     "the other program does not get the GPU")
+        drop_in(world, "--toggle", "--pid", pid)
+        demand(shares(world)[held.name]["state"] == "awake", lambda: str(shares(world)))
+        drop_in(world, "--toggle", "--pid", pid)
+        demand(drop_in(world, "--get-state", "--pid", pid) == "checkpointed", "it is not checkpointed")
+        other.await_rounds(2)
+        # Its threads wait in the driver, and nothing but the drop-in brings it back.
+        demand(drop_in(world, "--get-state", "--pid", pid) == "checkpointed", "the daemon has resumed it")
+        drop_in(world, "--action", "restore", "--pid", pid)
+        demand(drop_in(world, "--get-state", "--pid", pid) == "locked", "it is not locked")
+        drop_in(world, "--action", "unlock", "--pid", pid)
+        go_on_sharing(world, held, other)
+    demand(sum(share["failed_swaps"] for share in shares(world).values()) == failed,
+           lambda: f"a swap was tried meanwhile: {world.stasis('share')}")
+
+
 def run(world):
     world.set_gpu(1, GPU_MEMORY)
     world.env["STASIS_HELPER_IDLE_S"] = "5"
     daemon = DaemonFixture(world).start()
-    held, other = (Job(world, name, "--mib", "64", "--rest", REST_S) for name in ("held", "other"))
+    # The drop-in needs room for a copy of the largest piece.
+    held = Job(world, "held", "--mib", "64", "--pieces", "4", "--rest", REST_S)
+    other = Job(world, "other", "--mib", "64", "--rest", REST_S)
     for job in (held, other):
         job.await_ready()
     go_on_sharing(world, held, other)
     saved_without_the_daemon(world, held, other)
     suspended_without_the_daemon(world, held, other)
     killed_in_the_middle(world, held, other)
+    toggled_by_the_drop_in(world, held, other)
     third = Job(world, "third", "--mib", "64", "--rest", REST_S)
     third.await_ready()
     held_for_ever(world, daemon, held, other, third)

@@ -32,7 +32,7 @@ class Job:
         return self.log.read_text()
 
     def rounds(self):
-        found = re.findall(r"^round (\d+)$", self.text(), re.M)
+        found = re.findall(r"^round (\d+) ", self.text(), re.M)
         return int(found[-1]) if found else 0
 
     def failures(self):
