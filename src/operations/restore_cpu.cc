@@ -140,7 +140,7 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
       STASIS_TRY(NoteRoot(notification.pid));
       STASIS_TRY(RenewDeviceNodes());
     }
-    if (cpu_files_.direct) {
+    if (fills_cpu_memory_) {
       stopped_root_ = notification.pid;
       STASIS_TRY(scope.RunNested(kCpuFill));
     }
@@ -231,6 +231,7 @@ Phase RestoreRun::CpuRestore() {
 // Writes the memory that CRIU's files lack.
 Phase RestoreRun::CpuFill() {
   return {.name = kCpuFill, .timeout = seconds(600), .run = [this](PhaseScope& scope) -> Status {
+            if (!cpu_files_.direct) return {};  // CRIU has restored all memory
             STASIS_ASSIGN(const auto tree, process::ReadTree(stopped_root_));
             auto progress = [&](uint64_t done, uint64_t total) {
               scope.ReportBytes(done, total);

@@ -107,8 +107,7 @@ class RestoreRun {
   Status RenewDeviceNodes() const;
   Status FindProcesses();
   Status RunCriu(plan::PhaseScope& scope);
-  // Returns true if this process may write CPU memory to the restored processes (cpu-fill). With
-  // too little memory to write, cpu-fill does not run.
+  // Returns true if this process may write CPU memory to the restored processes (cpu-fill).
   bool MayFillCpuMemory() const;
   // Returns the secret of the image's hashes, or the reason why data-load cannot use them.
   Result<BlockSecret> SecretOfHashes() const;
