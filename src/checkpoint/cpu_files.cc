@@ -25,9 +25,9 @@ std::string LinkTo(const Paths& paths, const process::ProcessId& owner) {
   return WorkFolder(paths, owner) + "/cpu-files";
 }
 
-uint64_t PageBytes(const store::Manifest& manifest) {
+uint64_t PageBytes(const std::vector<store::PageFile>& files) {
   uint64_t bytes = 0;
-  for (const auto& file : manifest.page_files) {
+  for (const auto& file : files) {
     bytes += file.size_bytes - store::ZeroBytes(file.runs, store::kPageBytes, file.size_bytes);
   }
   return bytes;
@@ -59,24 +59,23 @@ Error NoRoom(uint64_t bytes, const std::vector<Tried>& tried) {
   Error error{Code::kResourceExhausted};
   error.message = fmt::format(
       "no folder has space for the {} bytes of CPU memory that CRIU reads from files. A folder in "
-      "memory needs twice as much space, because the restored program needs the same amount of "
-      "memory. Free bytes: {}",
+      "memory needs more space, because the restored program needs its memory too. Free bytes: {}",
       bytes, text);
   error.hint = "end a program that uses a lot of memory, or free space on one of these disks";
   return error;
 }
 
-// Returns a folder with space for `bytes`. A folder in memory must have space for twice as much,
-// because the restored program needs the same amount of memory.
+// Returns a folder with space for `bytes`. A folder in memory must have space for `in_memory`,
+// because the restored program needs its memory too.
 Result<std::string> PlaceFor(const Paths& paths, const std::string& store, uint64_t bytes,
-                             bool ignore_memory) {
+                             uint64_t in_memory, bool ignore_memory) {
   std::vector<Tried> tried;
   if (auto places = dataplane::OpenPlaces(paths, {})) {
     for (const auto& place : *places) {
       if (!place.in_memory()) continue;
       auto room = dataplane::RoomIn(place, ignore_memory);
-      if (room && *room / 2 >= bytes) return place.path;
-      tried.push_back({place.path, 2 * bytes, room ? fmt::to_string(*room) : "an unknown number"});
+      if (room && *room >= in_memory) return place.path;
+      tried.push_back({place.path, in_memory, room ? fmt::to_string(*room) : "an unknown number"});
     }
   }
   for (const std::string& disk : {paths.data, store}) {
@@ -102,21 +101,33 @@ Status CopyFile(const store::OpenedFile& from, int folder_fd, const std::string&
   return {};
 }
 
+Status WriteNew(const std::string& bytes, int folder_fd, const std::string& name) {
+  STASIS_ASSIGN(UniqueFd to, store::OpenBeneath(folder_fd, name, O_WRONLY | O_CREAT | O_EXCL));
+  return Annotate(WriteAll(to.get(), bytes), "write " + name);
+}
+
 }  // namespace
 
 bool NeedsCpuFiles(const store::Manifest& manifest) { return !manifest.page_files.empty(); }
 
 Result<CpuFiles> MakeCpuFiles(const store::ImageReader& image, const Paths& paths,
-                              const process::ProcessId& owner, bool ignore_memory,
+                              const process::ProcessId& owner, const CpuFilesOptions& options,
                               const Progress& progress) {
   constexpr std::string_view kCpu = "cpu/";
   const store::Manifest& manifest = image.manifest();
   const std::string store = PathOf(image).parent_path();
   const std::string name = PathOf(image).filename().string().substr(0, store::kMaxImageNameBytes);
   Sweep(store);
-  STASIS_ASSIGN(const UniqueFd hold, dataplane::HoldPlaces(paths));
-  STASIS_ASSIGN(std::string place, PlaceFor(paths, store, PageBytes(manifest), ignore_memory));
   CpuFiles made;
+  if (options.direct) {
+    STASIS_ASSIGN(made.direct, DirectPages::Choose(image));
+  }
+  const auto& page_files = made.direct ? made.direct->files() : manifest.page_files;
+  const uint64_t in_files = PageBytes(page_files);
+  STASIS_ASSIGN(const UniqueFd hold, dataplane::HoldPlaces(paths));
+  STASIS_ASSIGN(std::string place,
+                PlaceFor(paths, store, in_files, in_files + PageBytes(manifest.page_files),
+                         options.ignore_memory));
   auto note = [&](const std::string& folder) -> Status {
     const std::string link = LinkTo(paths, owner);
     ::unlink(link.c_str());
@@ -128,10 +139,18 @@ Result<CpuFiles> MakeCpuFiles(const store::ImageReader& image, const Paths& path
   made.lock = std::move(hidden.fd);
   for (const auto& file : manifest.files) {
     if (!file.path.starts_with(kCpu)) continue;
+    const std::string criu_name = file.path.substr(kCpu.size());
+    if (made.direct && made.direct->pagemaps().contains(criu_name)) {
+      STASIS_TRY(WriteNew(made.direct->pagemaps().at(criu_name), made.lock.get(), criu_name));
+      continue;
+    }
     STASIS_ASSIGN(auto opened, image.OpenFile(file.path));
-    STASIS_TRY(CopyFile(opened, made.lock.get(), file.path.substr(kCpu.size())));
+    STASIS_TRY(CopyFile(opened, made.lock.get(), criu_name));
   }
-  STASIS_ASSIGN(auto pages, store::UnitReader::Open(image, {.page_files = true}));
+  store::UnitReader::Selection selection;
+  selection.page_files = true;
+  selection.files = page_files;
+  STASIS_ASSIGN(auto pages, store::UnitReader::Open(image, std::move(selection)));
   STASIS_TRY(
       Annotate(pages.MakeFiles(made.lock.get(), progress), "read CPU memory to " + made.folder));
   return made;

@@ -6,12 +6,14 @@
 //   PLACE/.NAME.cpu-HEX      (store/image_folder.h) locked as long as it is used
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/fd.h"
 #include "base/parallel.h"
 #include "base/paths.h"
 #include "base/result.h"
+#include "checkpoint/direct_pages.h"
 #include "process/proc.h"
 #include "store/image_reader.h"
 
@@ -24,6 +26,14 @@ bool NeedsCpuFiles(const store::Manifest& manifest);
 struct CpuFiles {
   std::string folder;
   UniqueFd lock;
+  // Memory that the files lack, and that must be written after CRIU's restore. `image` must outlive
+  // it.
+  std::optional<DirectPages> direct = {};
+};
+
+struct CpuFilesOptions {
+  bool ignore_memory = false;  // use memory even if too little of it is free
+  bool direct = false;         // leave out what DirectPages can write; needs verified files
 };
 
 // Writes the files to a new folder of mode 0700, and compares every page with its checksum. `owner`
@@ -31,7 +41,7 @@ struct CpuFiles {
 // folder, so that RemoveCpuFiles finds it even if the operation is killed. The message of
 // kResourceExhausted lists the free and needed bytes of each possible place.
 Result<CpuFiles> MakeCpuFiles(const store::ImageReader& image, const Paths& paths,
-                              const process::ProcessId& owner, bool ignore_memory,
+                              const process::ProcessId& owner, const CpuFilesOptions& options,
                               const Progress& progress);
 
 // Removes the files of an operation, which may have been killed. Succeeds if there are none.

@@ -91,6 +91,17 @@ Result<std::string> ChangedEntries(const std::string& bytes, uint32_t kind, cons
   return text;
 }
 
+std::string MakeEntries(uint32_t kind, const std::vector<std::string>& entries) {
+  std::string bytes;
+  Append(&bytes, kCommonMagic);
+  Append(&bytes, kind);
+  for (const std::string& entry : entries) {
+    Append(&bytes, static_cast<uint32_t>(entry.size()));
+    bytes += entry;
+  }
+  return bytes;
+}
+
 Status ReadEntries(int fd, uint64_t size_bytes, uint32_t kind, const std::string& what,
                    const std::function<Status(const std::string&)>& look) {
   Window window(fd, size_bytes);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 
@@ -22,6 +23,9 @@ Status ChangeEntries(const std::string& path, uint32_t kind,
 // errors.
 Result<std::string> ChangedEntries(const std::string& bytes, uint32_t kind, const std::string& what,
                                    const std::function<Status(std::string&)>& change);
+
+// Returns the bytes of a file with these entries.
+std::string MakeEntries(uint32_t kind, const std::vector<std::string>& entries);
 
 inline constexpr uint32_t kFilesImage = 0x56303138;  // kind of files.img
 

@@ -2,7 +2,8 @@
 // first. If the image has GPU data, these run in parallel:
 //   data-read                            image -> arenas, checks each block
 //   gpu-load { load-room, data-load }    arenas -> GPU, each part as soon as it has been read
-//   program-back { image-verify, cpu-read, cpu-restore, data-bind, gpu-restore, gpu-unlock }
+//   program-back { image-verify, cpu-read, cpu-restore { cpu-fill }, data-bind, gpu-restore,
+//                  gpu-unlock }
 // If movers can hash memory with the key of the image, data-read only opens the packs, and
 // data-load copies from them to the GPU and checks each block there.
 //
@@ -10,12 +11,16 @@
 // driver's phases, adopt; with an agent also data-bind and data-return, because a gate can be
 // closed without data.
 //
+// cpu-fill writes large parts of the CPU memory into the processes that CRIU has restored, before
+// they run (checkpoint/direct_pages.h).
+//
 // No process of the program runs before the whole image has been read and checked. CRIU starts the
 // tree below a new shim, which kills the tree if this process fails or dies before `adopt`. The
 // image is never changed.
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -80,10 +85,13 @@ class RestoreRun {
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
+  static constexpr std::chrono::seconds kShimTimeout{20};
+
   plan::Phase Ports();
   plan::Phase ImageVerify();
   plan::Phase CpuRead();
   plan::Phase CpuRestore();
+  plan::Phase CpuFill();
   plan::Phase DataRead();
   plan::Phase DataBind();
   plan::Phase Adopt();
@@ -99,6 +107,8 @@ class RestoreRun {
   Status RenewDeviceNodes() const;
   Status FindProcesses();
   Status RunCriu(plan::PhaseScope& scope);
+  // Returns true if this process may write CPU memory to the restored processes (cpu-fill).
+  bool MayFillCpuMemory() const;
   // Returns the secret of the image's hashes, or the reason why data-load cannot use them.
   Result<BlockSecret> SecretOfHashes() const;
   Status ReadData(plan::PhaseScope& scope);
@@ -146,6 +156,8 @@ class RestoreRun {
   std::string work_dir_;
   process::ProcessId owner_;
   checkpoint::CpuFiles cpu_files_;  // if its folder is empty, CRIU reads the image's own files
+  bool fills_cpu_memory_ = false;
+  process::HostPid stopped_root_;  // during cpu-fill
   std::unique_ptr<RestoreHost> host_;
   process::ProcessId root_;
   gpu_state::Processes processes_;

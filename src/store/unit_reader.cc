@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <cerrno>
 #include <mutex>
 #include <numeric>
@@ -14,6 +15,7 @@
 
 #include "base/descriptor_table.h"
 #include "store/beneath.h"
+#include "store/thread_buffer.h"
 
 namespace stasis::store {
 
@@ -72,7 +74,7 @@ class Output {
 }  // namespace
 
 UnitReader::Selection UnitReader::All(const Manifest& manifest) {
-  Selection all{std::vector<size_t>(manifest.ranges.size()), true, false};
+  Selection all{std::vector<size_t>(manifest.ranges.size()), true, false, {}};
   std::iota(all.ranges.begin(), all.ranges.end(), size_t{0});
   return all;
 }
@@ -85,7 +87,7 @@ UnitReader::UnitReader(const Manifest& manifest, Selection selection)
                         range.size_bytes, range.block_bytes, &range.runs});
   }
   if (!selection_.page_files) return;
-  for (const PageFile& file : manifest.page_files) {
+  for (const PageFile& file : page_files()) {
     sources_.push_back({file.path, 0, file.size_bytes, kPageBytes, &file.runs});
   }
 }
@@ -146,9 +148,10 @@ void UnitReader::PlanJobs(std::vector<Finding>& findings) {
     complained[pack] = true;
   };
   for (uint32_t output = 0; output < sources_.size(); ++output) {
-    const Source& source = sources_[output];
+    Source& source = sources_[output];
     ForEachRun(*source.runs, source.unit_bytes, source.size_bytes,
                [&](const UnitRun& run, uint64_t at, uint64_t bytes) {
+                 source.offsets.push_back(at);
                  if (run.is_zero()) {
                    if (selection_.zeros) jobs_->AddZeros(bytes, output, at);
                    return;
@@ -171,8 +174,8 @@ void UnitReader::PlanJobs(std::vector<Finding>& findings) {
   all_there &= findings.empty();
   jobs_->Plan(selection_.zeros ? UnitJobs::Order::kOutputs : UnitJobs::Order::kPacks);
   const auto used = jobs_->Used();
-  const bool everything =
-      selection_.page_files && selection_.ranges.size() == manifest_->ranges.size();
+  const bool everything = selection_.page_files && !selection_.files &&
+                          selection_.ranges.size() == manifest_->ranges.size();
   for (size_t i = 0; i < packs_.size(); ++i) {
     stored_bytes_ += used[i].stored_bytes;
     const Pack& pack = manifest_->packs[i];
@@ -291,10 +294,78 @@ Status UnitReader::Read(std::span<char* const> outputs, const UnitJobs::Placed& 
   return ForEachWithProgress(jobs_->size(), read, done, stored_bytes_, progress, kReadThreads);
 }
 
+Status UnitReader::CheckUnits(UnitJobs::UnitPlace& where, std::string_view data) const {
+  const Source& source = sources_[where.output];
+  const auto& runs = *source.runs;
+  auto next = std::upper_bound(source.offsets.begin(), source.offsets.end(), where.at);
+  for (auto run = static_cast<size_t>(next - source.offsets.begin()) - 1; !data.empty(); ++run) {
+    const auto skipped =
+        static_cast<uint32_t>((where.at - source.offsets[run]) / source.unit_bytes);
+    for (uint32_t i = skipped; i < runs[run].units && !data.empty(); ++i) {
+      where.unit = runs[run].first + i;
+      const std::string_view unit = data.substr(0, source.unit_bytes);
+      STASIS_TRY(packs_[runs[run].pack].reader->CheckUnit(where.unit, unit));
+      data.remove_prefix(unit.size());
+      where.at += unit.size();
+    }
+  }
+  return {};
+}
+
+Status UnitReader::DeliverJob(size_t job, const Taken& taken) const {
+  thread_local ThreadBuffer<UnitJobs::kJobBytes> buffer;
+  thread_local std::vector<UnitJobs::Part> parts;
+  parts.clear();
+  STASIS_TRY(ReadItem(job, buffer.data(), parts));
+  for (const UnitJobs::Part& part : parts) {
+    const std::string_view data(buffer.data() + part.buffer_offset, part.bytes);
+    UnitJobs::UnitPlace where{part.to, 0};
+    Status checked = CheckUnits(where, data);
+    STASIS_TRY(Locate(std::move(checked), jobs_->PackOf(job), where));
+    STASIS_TRY(taken(part.to, data));
+  }
+  return {};
+}
+
+Status UnitReader::Deliver(const Taken& taken, const Progress& progress, unsigned threads) const {
+  assert(!selection_.zeros);
+  std::atomic<size_t> next{0};
+  std::atomic<uint64_t> done{0};
+  std::atomic<bool> stop{false};
+  std::mutex mutex;  // guards `failed`
+  Status failed;
+  auto run_next = [&]() -> bool {
+    const size_t job = next++;
+    if (stop || job >= jobs_->size()) return false;
+    Status delivered = DeliverJob(job, taken);
+    done += jobs_->BytesOf(job);
+    if (delivered) return true;
+    stop = true;
+    std::lock_guard lock(mutex);
+    if (failed) failed = std::move(delivered);
+    return false;
+  };
+  // The caller's thread takes part, so that the work is done if no other can be started.
+  const size_t workers = std::clamp<size_t>(jobs_->size(), 1, std::max(threads, 1u));
+  auto helpers = StartThreads(workers - 1, [&] {
+    while (run_next()) {
+    }
+  });
+  bool cancelled = false;
+  while (!cancelled && run_next()) {
+    cancelled = progress && !progress(done, stored_bytes_);
+    if (cancelled) stop = true;
+  }
+  helpers.clear();
+  STASIS_TRY(std::move(failed));
+  if (!cancelled && progress) cancelled = !progress(done, stored_bytes_);
+  return cancelled ? Fail(Code::kCancelled, "cancelled") : Status();
+}
+
 Status UnitReader::MakeFiles(int folder_fd, const Progress& progress) const {
   std::vector<Output> files;
   std::vector<char*> outputs;
-  for (const PageFile& file : manifest_->page_files) {
+  for (const PageFile& file : page_files()) {
     STASIS_ASSIGN(Output output, Output::Make(folder_fd, file));
     outputs.push_back(output.data());
     files.push_back(std::move(output));

@@ -3,9 +3,11 @@
 // it.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/parallel.h"
@@ -26,6 +28,8 @@ class UnitReader {
     // If set, zero units are written to the outputs too, and units are read in the order of the
     // outputs instead of the packs.
     bool zeros = false;
+    // If set, these sequences of pages are read instead of the manifest's page files.
+    std::optional<std::vector<PageFile>> files = {};
   };
   static Selection All(const Manifest& manifest);
 
@@ -45,6 +49,11 @@ class UnitReader {
   // error of a unit or of `placed`.
   Status Read(std::span<char* const> outputs, const UnitJobs::Placed& placed,
               const Progress& progress) const;
+  // Reads and checks all units, on up to `threads` threads, for outputs that are not memory of this
+  // process. Calls `taken` from these threads with the bytes of each part, after they were checked.
+  // The bytes are valid during the call. Fails with the first error of a unit or of `taken`.
+  using Taken = std::function<Status(const UnitJobs::Place& place, std::string_view data)>;
+  Status Deliver(const Taken& taken, const Progress& progress, unsigned threads) const;
   // The next three functions are for a caller that copies the units to where they belong and checks
   // them there. It calls ReadItem for each work item, from any thread, and then CheckNames.
   size_t items() const { return jobs_->size(); }
@@ -69,13 +78,20 @@ class UnitReader {
     uint64_t size_bytes;
     uint32_t unit_bytes;
     const std::vector<UnitRun>* runs;
+    std::vector<uint64_t> offsets = {};  // of the runs, for Deliver
   };
   UnitReader(const Manifest& manifest, Selection selection);
+  const std::vector<PageFile>& page_files() const {
+    return selection_.files ? *selection_.files : manifest_->page_files;
+  }
   Status OpenPacks(const ImageReader& image, std::vector<Finding>* findings);
   void PlanJobs(std::vector<Finding>& findings);
   std::vector<const PackReader*> Readers() const;  // one for each of packs_
   Status Locate(Status status, uint32_t pack, const UnitJobs::UnitPlace& where) const;
   Status ExplainWrongUnit(uint32_t pack, const UnitJobs::UnitPlace& where) const;
+  // Checks the units that belong at an offset of an output. Sets `where` to the damaged one.
+  Status CheckUnits(UnitJobs::UnitPlace& where, std::string_view data) const;
+  Status DeliverJob(size_t job, const Taken& taken) const;
   Status RunJob(size_t job, std::span<char* const> outputs, const UnitJobs::Placed& placed) const;
 
   const Manifest* manifest_;

@@ -1,7 +1,9 @@
-// heap --memory SIZE [--allocation SIZE] [--port N]: CPU memory of which one percent changes,
-// without a GPU. One in a hundred pages of --memory is rewritten every round, always the same ones.
+// heap --memory SIZE [--allocation SIZE] [--port N] [--handles 1]: CPU memory of which one percent
+// changes, without a GPU. One in a hundred pages of --memory is rewritten every round, always the
+// same ones.
 // --port distinguishes programs: two of them have equal memory except for the changing pages.
-// --allocation is memory that was written with zeros.
+// --allocation is memory that was written with zeros. With --handles 1 a child would not inherit
+// the memory; a restore leaves such memory to CRIU.
 #include <sys/mman.h>
 
 #include <cstring>
@@ -28,6 +30,9 @@ class Heap : public Workload {
     salt_ = static_cast<uint64_t>(options.port) << 32;
     words_ = options.memory_bytes / sizeof(uint64_t);
     memory_ = Map(words_ * sizeof(uint64_t));
+    if (options.handles > 0 && ::madvise(memory_, words_ * sizeof(uint64_t), MADV_DONTFORK) != 0) {
+      Fail("madvise fails");
+    }
     for (uint64_t i = 0; i < words_; ++i) memory_[i] = Word(i);
     zeros_ = options.allocation_bytes / sizeof(uint64_t);
     if (zeros_ == 0) return;

@@ -1,5 +1,6 @@
 """CPU memory shared between images: what a second dump writes, correct restores, detection of
-damage, and what deletes, gc, kills and full disks leave. Uses the real programs."""
+damage, and what deletes, gc, kills and full disks leave. CRIU restores the memory; fill_test.py has the other way. Uses
+the real programs."""
 
 import os
 import pathlib
@@ -27,7 +28,8 @@ MS_BIND, MS_REMOUNT, MS_RDONLY = 4096, 32, 1
 
 def heap(world, name, number):
     return Program(world, name, world.build / "tests" / "image_heap",
-                   ["--memory", MEMORY, "--allocation", ZEROS, "--interval", 20, "--port", number]).run()
+                   ["--memory", MEMORY, "--allocation", ZEROS, "--interval", 20, "--port", number,
+                    "--handles", 1]).run()
 
 
 def dump(program, name, *options, **more):
