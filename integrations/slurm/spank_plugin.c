@@ -78,8 +78,10 @@ static int take_option(int value, const char* text, int remote) {
   }
   for (const char* word = text; *word != '\0';) {
     const size_t length = strcspn(word, ","), name = strcspn(word, "=");
-    if (name >= length || !lists("every,keep,to", word, name)) {
-      slurm_error("--stasis=%s: \"%.*s\" is not an option; --stasis[=every=30m,keep=3,to=REPO|off]",
+    if (name < length ? !lists("every,keep,to,reserve", word, name)
+                      : !lists("reserve", word, length)) {
+      slurm_error("--stasis=%s: \"%.*s\" is not an option; "
+                  "--stasis[=every=30m,keep=3,to=REPO,reserve|off]",
                   text, (int)length, word);
       return -1;
     }
@@ -94,7 +96,7 @@ static int take_option(int value, const char* text, int remote) {
 }
 
 static struct spank_option stasis_option = {"stasis",
-                                            "every=30m,keep=3,to=REPO",
+                                            "every=30m,keep=3,to=REPO,reserve",
                                             "dump GPU programs when the job is preempted, and "
                                             "continue them after the requeue (docs/slurm.md)",
                                             2 /* the value is optional */,

@@ -44,8 +44,12 @@ Status SetUserOption(const std::string& word, UserOptions& options) {
     options.to = value;
     return {};
   }
+  if (name == "reserve" && (equals == word.npos || value == "off")) {
+    options.reserve = equals == word.npos;
+    return {};
+  }
   return FailUsage("--stasis=" + word + " is not an option",
-                   "--stasis[=every=30m,keep=3,to=REPO], in any selection");
+                   "--stasis[=every=30m,keep=3,to=REPO,reserve], in any selection");
 }
 
 }  // namespace

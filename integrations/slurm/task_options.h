@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,11 +10,13 @@
 
 namespace stasis::slurm {
 
-// As in "--stasis=every=30m,keep=3,to=fleet".
+// As in "--stasis=every=30m,keep=3,to=fleet,reserve".
 struct UserOptions {
   int64_t every_s = 0;  // seconds between two dumps while the task runs; 0: none
   int keep = 2;         // images that stay on this machine
   std::string to;       // repository of the images; empty: this machine
+  // Keep host memory ready for the next dump; absent: as arena.reserve of the configuration says.
+  std::optional<bool> reserve;
 };
 
 // Returns a usage error that names the wrong word.
