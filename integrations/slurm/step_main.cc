@@ -321,6 +321,12 @@ int Main(const std::vector<std::string>& words) {
     return 2;
   }
   if (!HasGpus()) return RunAlone(*options);
+  if (Status nodes = CheckNodes(*options, environ); !nodes) {
+    // A default of the partition must not make jobs fail that know nothing of it.
+    if (options->by_default) Print("stasis-step: the task runs without Stasis:\n");
+    Tell(nodes.error());
+    return options->by_default ? RunAlone(*options) : ExitCode(nodes.error());
+  }
   ::signal(SIGPIPE, SIG_IGN);  // Slurm may close the task's output before it ends
   // A helper that stays would delay the end of the step, and its memory is charged to the step.
   // With 0, a suspend would wait until its helper has ended, which takes a second at 40 GB.

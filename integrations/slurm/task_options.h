@@ -17,6 +17,7 @@ struct UserOptions {
   std::string to;       // repository of the images; empty: this machine
   // Keep host memory ready for the next dump; absent: as arena.reserve of the configuration says.
   std::optional<bool> reserve;
+  bool multinode = false;  // processes on different nodes hold no connections to each other
 };
 
 // Returns a usage error that names the wrong word.
@@ -27,10 +28,16 @@ struct TaskOptions {
   int restarts = 0;     // how often Slurm has requeued the job
   bool script = false;  // the program is a batch script, which Slurm deletes
   UserOptions user;
+  bool by_default = false;  // the job did not ask for --stasis; its partition has it as default
   std::vector<std::string> program;
 };
 
-// stasis-step --job NAME [--restarts N] [--script] [--options TEXT] -- CMD ARG...
+// stasis-step --job NAME [--restarts N] [--script] [--default] [--options TEXT] -- CMD ARG...
 Result<TaskOptions> ParseTaskOptions(const std::vector<std::string>& words);
+
+// Returns an error if the task belongs to a step over several nodes, unless the option `multinode`
+// is given. Each task is dumped alone, and CRIU cannot dump established connections to other nodes.
+// Finding that out at the preemption would be too late. `environment`: of this process.
+Status CheckNodes(const TaskOptions& options, char* const* environment);
 
 }  // namespace stasis::slurm

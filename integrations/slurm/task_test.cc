@@ -463,6 +463,10 @@ TEST(UserOptions, EverySelection) {
   EXPECT_EQ(options->to, "fleet");
   EXPECT_EQ(ParseUserOptions("every=90")->every_s, 90);
   EXPECT_EQ(ParseUserOptions("every=2h")->every_s, 7200);
+  EXPECT_EQ(ParseUserOptions("")->reserve, std::nullopt);
+  EXPECT_EQ(ParseUserOptions("reserve,keep=1")->reserve, true);
+  EXPECT_EQ(ParseUserOptions("reserve=off")->reserve, false);
+  EXPECT_TRUE(ParseUserOptions("multinode")->multinode);
   EXPECT_EQ(ParseUserOptions("")->every_s, 0);
 }
 
@@ -489,6 +493,27 @@ TEST(TaskOptions, CommandLine) {
         Words{"--nope", "1", "--", "x"}, Words{"--job", "a", "--restarts", "x", "--", "x"}}) {
     EXPECT_FALSE(ParseTaskOptions(words)) << Joined(words);
   }
+}
+
+TEST(TaskOptions, StepsOverSeveralNodesAreRefused) {
+  char other[] = "SLURM_NNODES=2", one[] = "SLURM_STEP_NUM_NODES=1",
+       two[] = "SLURM_STEP_NUM_NODES=2";
+  char* of_one[] = {other, one, nullptr};
+  char* of_two[] = {other, two, nullptr};
+  auto options = ParseTaskOptions({"--job", "slurm-1.0.0", "--default", "--", "x"});
+  ASSERT_TRUE(options);
+  EXPECT_TRUE(options->by_default);
+  EXPECT_TRUE(CheckNodes(*options, of_one));
+  const Status refused = CheckNodes(*options, of_two);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("slurm-1.0.0 runs on 2 nodes"));
+  EXPECT_THAT(refused.error().hint, HasSubstr("--stasis=multinode"));
+  options->user.multinode = true;
+  EXPECT_TRUE(CheckNodes(*options, of_two));
+  options = ParseTaskOptions({"--job", "slurm-1.batch", "--script", "--", "x"});
+  ASSERT_TRUE(options);
+  EXPECT_FALSE(options->by_default);
+  EXPECT_TRUE(CheckNodes(*options, of_two));
 }
 
 }  // namespace

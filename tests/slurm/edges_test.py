@@ -53,6 +53,17 @@ def unknown_repository(cluster):
     demand("repository other would not be restored" in job.output() and "began" not in job.output(), job.tell)
 
 
+def several_nodes(cluster):
+    """A step over several nodes is refused when it starts, unless its processes hold no connections between them."""
+    job = cluster.submit("srun -n2 -N2 --stasis echo began", "-N2", "-n2", GPU)
+    job.await_end("FAILED")
+    demand("runs on 2 nodes" in job.output() and "--stasis=multinode" in job.output() and "began" not in job.output(), job.tell)
+    apart = script(cluster, "srun -n2 -N2 --stasis=multinode {workloads}/counter --memory 16M")
+    job = cluster.submit(apart, "-N2", "-n2", GPU)
+    expect_continues(job, 2)
+    finish(cluster, job)
+
+
 def array(cluster):
     """Each job of an array has a job id of its own, and so its own images: here in a repository (--stasis=to=REPO)."""
     remote = cluster.world.folder / "remote"
@@ -322,7 +333,7 @@ def private_folders(cluster):
     demand(not kept, lambda: f"mounts: {kept}")
 
 
-TESTS = (time_limit, array, terminal, restarted_daemons, full_disk, memory_limit, reserved, short_kill_wait,
+TESTS = (time_limit, several_nodes, array, terminal, restarted_daemons, full_disk, memory_limit, reserved, short_kill_wait,
          requeued_at_the_end_of_a_restore, cancelled_while_suspended, checked, nothing_left, private_folders)
 
 if __name__ == "__main__":
