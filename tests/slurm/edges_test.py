@@ -174,11 +174,11 @@ def reserved(cluster):
         if start == 0:
             cluster.command("scontrol", "requeue", job.id)
             job.await_state("PENDING")
+            cluster.await_idle()
             accounts = cluster.world.stasis("checkpoints", f"slurm-{job.id}.0.0", "--json").json()["checkpoints"]
             account = next(one["account"] for one in reversed(accounts) if one["kind"] == "suspend")
             demand(account["cold_bytes"] < 320 << 20, lambda: f"what was ready was not used: {account}")
             demand(not arenas(cluster), lambda: f"left: {arenas(cluster)}")
-            cluster.await_idle()
             job.start_now()
     demand("starts over" not in job.output(), job.tell)
     inode = os.stat(ready(cluster)[0]).st_ino
