@@ -164,8 +164,8 @@ def memory_limit(cluster):
 def reserved(cluster):
     """With --stasis=reserve host memory is ready before the program is suspended or dumped: no more than leaves as much
     free below the job's memory limit. A step that is killed leaves none."""
-    step = STEP.replace("--stasis", "--stasis=reserve").replace("32M", "320M")
-    job = cluster.submit(script(cluster, step), GPU, "--mem=500")
+    step = STEP.replace("--stasis", "--stasis=reserve").replace("32M", "96M")
+    job = cluster.submit(script(cluster, step), GPU, "--mem=800")
     for start in range(2):
         job.expect_count()
         wait_until(lambda: len(ready(cluster)) == 1 and size(ready(cluster)[0]) >= 64 << 20, SOON_S,
@@ -174,11 +174,15 @@ def reserved(cluster):
         if start == 0:
             cluster.command("scontrol", "requeue", job.id)
             job.await_state("PENDING")
-            cluster.await_idle()
+            # Slurm requeues the job while its step still dumps the program.
+            wait_until(lambda: not cluster.world.named("stasis-step"), SOON_S, job.tell)
             accounts = cluster.world.stasis("checkpoints", f"slurm-{job.id}.0.0", "--json").json()["checkpoints"]
-            account = next(one["account"] for one in reversed(accounts) if one["kind"] == "suspend")
+            suspends = [one["account"] for one in accounts if one["kind"] == "suspend"]
+            demand(suspends, lambda accounts=accounts: f"it was not suspended: {accounts}\n{job.tell()}")
+            account = suspends[-1]
             demand(account["cold_bytes"] < 320 << 20, lambda: f"what was ready was not used: {account}")
             demand(not arenas(cluster), lambda: f"left: {arenas(cluster)}")
+            cluster.await_idle()
             job.start_now()
     demand("starts over" not in job.output(), job.tell)
     inode = os.stat(ready(cluster)[0]).st_ino
