@@ -78,9 +78,12 @@ static int take_option(int value, const char* text, int remote) {
   }
   for (const char* word = text; *word != '\0';) {
     const size_t length = strcspn(word, ","), name = strcspn(word, "=");
-    if (name >= length || !lists("every,keep,to", word, name)) {
-      slurm_error("--stasis=%s: \"%.*s\" is not an option; --stasis[=every=30m,keep=3,to=REPO|off]",
-                  text, (int)length, word);
+    if (name < length ? !lists("every,keep,to,reserve", word, name)
+                      : !lists("reserve,multinode", word, length)) {
+      slurm_error(
+          "--stasis=%s: \"%.*s\" is not an option; "
+          "--stasis[=every=30m,keep=3,to=REPO,reserve,multinode|off]",
+          text, (int)length, word);
       return -1;
     }
     word += length + (word[length] == ',');
@@ -94,7 +97,7 @@ static int take_option(int value, const char* text, int remote) {
 }
 
 static struct spank_option stasis_option = {"stasis",
-                                            "every=30m,keep=3,to=REPO",
+                                            "every=30m,keep=3,to=REPO,reserve,multinode",
                                             "dump GPU programs when the job is preempted, and "
                                             "continue them after the requeue (docs/slurm.md)",
                                             2 /* the value is optional */,
@@ -263,10 +266,11 @@ static int put_launcher_in_front(spank_t spank) {
   } else {
     snprintf(name, sizeof name, "slurm-%u.%u.%u", job, step, task);
   }
-  const char* front[] = {launcher, "--job",     name,    "--restarts",
-                         restarts, "--options", options, is_script ? "--script" : "--",
-                         "--"};
-  const int words = is_script ? 9 : 8;
+  const char* front[10] = {launcher, "--job", name, "--restarts", restarts, "--options", options};
+  int words = 7;
+  if (is_script) front[words++] = "--script";
+  if (given == NOT_GIVEN) front[words++] = "--default";
+  front[words++] = "--";
   /* Slurm 23.11 and newer. Slurm then starts the program after its other preparations. */
   int (*prepend)(spank_t, int, const char**) =
       (int (*)(spank_t, int, const char**))dlsym(RTLD_DEFAULT, "spank_prepend_task_argv");

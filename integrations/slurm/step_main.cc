@@ -157,10 +157,25 @@ class RealCommands : public Commands {
     background_.reset();
   }
 
+  void StartReserve(const std::vector<std::string>& args) override {
+    if (reserve_) return;
+    // Its mover stays with it; it ends with this process, even if that is killed.
+    UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    auto child = Start({"-q", "--no-daemon"}, args, {{2, null.get()}}, /*dies_with_parent=*/true);
+    if (child) reserve_ = std::move(*child);
+  }
+  void StopReserve() override {
+    if (!reserve_) return;
+    reserve_->Kill(SIGKILL);
+    (void)reserve_->Wait();
+    reserve_.reset();
+  }
+
   // Reaps what has ended. Returns the exit code of the attached command once.
   std::optional<int> Reap() {
     const Deadline now = Deadline::In(std::chrono::milliseconds(0));
     if (background_ && background_->Wait(now)) background_.reset();
+    if (reserve_ && reserve_->Wait(now)) reserve_.reset();
     auto status = attached_.Wait(now);
     if (!status) return std::nullopt;
     return CodeOf(*status);
@@ -168,8 +183,9 @@ class RealCommands : public Commands {
 
  private:
   Result<Subprocess> Start(std::vector<std::string> words, const std::vector<std::string>& args,
-                           std::map<int, int> fds) {
+                           std::map<int, int> fds, bool dies_with_parent = false) {
     SpawnOptions spawn;
+    spawn.die_with_parent = dies_with_parent;
     words.insert(words.begin(), stasis_);
     words.insert(words.end(), args.begin(), args.end());
     spawn.argv = std::move(words);
@@ -196,6 +212,7 @@ class RealCommands : public Commands {
   StepFiles files_;
   Subprocess attached_;
   std::optional<Subprocess> background_;
+  std::optional<Subprocess> reserve_;
 };
 
 // The signals that a task turns into commands. Faults of this program and stops by a terminal,
@@ -245,6 +262,10 @@ Result<int> RunTask(TaskOptions options) {
       // The user may have no inotify instance left.
       commands.Note("standard error is not kept apart: " + followed.error().ToString());
     }
+  }
+  // `run` lets the agent tell when the program's GPU memory grows.
+  if (options.user.reserve) {
+    ::setenv("STASIS_ARENA_RESERVE", *options.user.reserve ? "auto" : "off", 1);
   }
   const bool is_first = options.restarts == 0;
   Task task(std::move(options), commands);
@@ -300,6 +321,12 @@ int Main(const std::vector<std::string>& words) {
     return 2;
   }
   if (!HasGpus()) return RunAlone(*options);
+  if (Status nodes = CheckNodes(*options, environ); !nodes) {
+    // A default of the partition must not make jobs fail that know nothing of it.
+    if (options->by_default) Print("stasis-step: the task runs without Stasis:\n");
+    Tell(nodes.error());
+    return options->by_default ? RunAlone(*options) : ExitCode(nodes.error());
+  }
   ::signal(SIGPIPE, SIG_IGN);  // Slurm may close the task's output before it ends
   // A helper that stays would delay the end of the step, and its memory is charged to the step.
   // With 0, a suspend would wait until its helper has ended, which takes a second at 40 GB.

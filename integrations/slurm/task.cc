@@ -83,7 +83,28 @@ Status Task::CheckRepository() {
               "`stasis repo check " + name + "` must succeed");
 }
 
+// The option of the task decides, and without it the configuration.
+bool Task::WantsReserve() {
+  if (options_.user.reserve) return *options_.user.reserve;
+  const json document = Parse(commands_.Ask({"config", "show"}));
+  const json settings = Member(document, "settings");
+  return std::any_of(settings.begin(), settings.end(), [](const json& setting) {
+    return Member(setting, "key") == "arena.reserve" && Member(setting, "value") == "auto";
+  });
+}
+
+void Task::Reserve() {
+  if (reserves_) commands_.StartReserve({"arena", "ready", "--wait", options_.job});
+}
+
 Status Task::Begin(const Words& environment) {
+  reserves_ = WantsReserve();
+  STASIS_TRY(Start(environment));
+  Reserve();
+  return {};
+}
+
+Status Task::Start(const Words& environment) {
   Words words = WordsToRun();
   if (options_.restarts > 0) {
     words = WordsToContinue();
@@ -110,11 +131,17 @@ void Task::OnSignal(int signal) {
     case SIGTSTP:
       if (suspended_ || dumped_) break;
       commands_.CancelBackground();
+      commands_.StopReserve();
       suspended_ = commands_.Run({"suspend", options_.job}) == 0;
+      // Ends the mover, whose context would stay on the GPU.
+      if (suspended_ && reserves_) commands_.Run({"arena", "free"});
+      if (!suspended_) Reserve();
       break;
     case SIGCONT:
       // Slurm also sends SIGCONT before each SIGTERM.
-      if (suspended_ && !dumped_) suspended_ = commands_.Run({"resume", options_.job}) != 0;
+      if (!suspended_ || dumped_) break;
+      suspended_ = commands_.Run({"resume", options_.job}) != 0;
+      if (!suspended_) Reserve();
       break;
     default:
       if (!dumped_) SignalProgram(signal);
@@ -155,6 +182,7 @@ int Task::Finish() {
 void Task::End(int code) {
   // Stasis keeps unused arenas for the next suspend. Their memory would stay charged to the job's
   // control group, and the next job on the node needs it.
+  commands_.StopReserve();
   commands_.Run({"arena", "free"});
   exit_code_ = code;
 }
@@ -176,11 +204,18 @@ void Task::Terminate() {
   if (dumped_) return;
   if (terminating_) return SignalProgram(SIGTERM);
   commands_.CancelBackground();
+  commands_.StopReserve();
   if (!ReadJob().HasProgram()) return StopStart();
   // Empties the GPU before the image is written, which takes longer. The reason of a failure is
   // that of the dump too, which shows it.
   if (!suspended_) suspended_ = !commands_.Ask({"suspend", options_.job}).empty();
   if (Dump()) return;
+  if (reserves_) {
+    // The command that made memory ready was killed in the middle of its work. What it has left may
+    // be in the way of the dump.
+    commands_.Run({"arena", "free"});
+    if (Dump()) return;
+  }
   // The program runs already, but its restore may not have ended.
   if (dump_code_ == kBusyCode && options_.restarts > 0) return StopStart();
   terminating_ = true;

@@ -40,6 +40,10 @@ class Commands {
   virtual void StartBackground(const std::vector<std::string>& args) = 0;
   // Cancels that dump, and waits until it has been undone.
   virtual void CancelBackground() = 0;
+  // Starts the command that keeps host memory ready beside the program. It is not waited for.
+  virtual void StartReserve(const std::vector<std::string>& args) = 0;
+  // Kills that command. What it has made ready stays.
+  virtual void StopReserve() = 0;
 };
 
 // Not safe to call from several threads.
@@ -67,7 +71,10 @@ class Task {
     bool HasProgram() const;
   };
   Job ReadJob();
+  Status Start(const std::vector<std::string>& environment);
   Status CheckRepository();
+  bool WantsReserve();
+  void Reserve();
   void Terminate();
   bool Dump();
   void SignalProgram(int signal);
@@ -82,6 +89,7 @@ class Task {
 
   TaskOptions options_;
   Commands& commands_;
+  bool reserves_ = false;  // host memory is kept ready while the program runs
   bool suspended_ = false;
   bool dumped_ = false;
   int dump_code_ = 0;         // exit code of the last dump

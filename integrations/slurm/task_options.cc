@@ -44,11 +44,38 @@ Status SetUserOption(const std::string& word, UserOptions& options) {
     options.to = value;
     return {};
   }
+  if (word == "multinode") {
+    options.multinode = true;
+    return {};
+  }
+  if (name == "reserve" && (equals == word.npos || value == "off")) {
+    options.reserve = equals == word.npos;
+    return {};
+  }
   return FailUsage("--stasis=" + word + " is not an option",
-                   "--stasis[=every=30m,keep=3,to=REPO], in any selection");
+                   "--stasis[=every=30m,keep=3,to=REPO,reserve,multinode], in any selection");
 }
 
 }  // namespace
+
+Status CheckNodes(const TaskOptions& options, char* const* environment) {
+  // A batch script runs on one node, whatever its job has.
+  if (options.script || options.user.multinode) return {};
+  constexpr std::string_view kNodes = "SLURM_STEP_NUM_NODES=";
+  for (; *environment != nullptr; ++environment) {
+    std::string_view text = *environment;
+    if (!text.starts_with(kNodes)) continue;
+    text.remove_prefix(kNodes.size());
+    int64_t nodes = 0;
+    if (!TakeNumber(text, 2, nodes) || !text.empty()) return {};
+    return Fail(Code::kUnimplemented,
+                "the step of " + options.job + " runs on " + std::to_string(nodes) +
+                    " nodes, and Stasis cannot save connections between nodes",
+                "use --stasis=off, steps on one node each, or --stasis=multinode if its processes "
+                "hold no connections to other nodes (docs/slurm.md)");
+  }
+  return {};
+}
 
 Result<UserOptions> ParseUserOptions(const std::string& text) {
   UserOptions options;
@@ -65,8 +92,8 @@ Result<TaskOptions> ParseTaskOptions(const std::vector<std::string>& words) {
   size_t at = 0;
   for (; at < words.size() && words[at] != "--"; ++at) {
     const std::string& word = words[at];
-    if (word == "--script") {
-      options.script = true;
+    if (word == "--script" || word == "--default") {
+      (word == "--script" ? options.script : options.by_default) = true;
       continue;
     }
     if (at + 1 == words.size()) return FailUsage(word + " needs a value");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,11 +10,14 @@
 
 namespace stasis::slurm {
 
-// As in "--stasis=every=30m,keep=3,to=fleet".
+// As in "--stasis=every=30m,keep=3,to=fleet,reserve".
 struct UserOptions {
   int64_t every_s = 0;  // seconds between two dumps while the task runs; 0: none
   int keep = 2;         // images that stay on this machine
   std::string to;       // repository of the images; empty: this machine
+  // Keep host memory ready for the next dump; absent: as arena.reserve of the configuration says.
+  std::optional<bool> reserve;
+  bool multinode = false;  // processes on different nodes hold no connections to each other
 };
 
 // Returns a usage error that names the wrong word.
@@ -24,10 +28,16 @@ struct TaskOptions {
   int restarts = 0;     // how often Slurm has requeued the job
   bool script = false;  // the program is a batch script, which Slurm deletes
   UserOptions user;
+  bool by_default = false;  // the job did not ask for --stasis; its partition has it as default
   std::vector<std::string> program;
 };
 
-// stasis-step --job NAME [--restarts N] [--script] [--options TEXT] -- CMD ARG...
+// stasis-step --job NAME [--restarts N] [--script] [--default] [--options TEXT] -- CMD ARG...
 Result<TaskOptions> ParseTaskOptions(const std::vector<std::string>& words);
+
+// Returns an error if the task belongs to a step over several nodes, unless the option `multinode`
+// is given. Each task is dumped alone, and CRIU cannot dump established connections to other nodes.
+// Finding that out at the preemption would be too late. `environment`: of this process.
+Status CheckNodes(const TaskOptions& options, char* const* environment);
 
 }  // namespace stasis::slurm

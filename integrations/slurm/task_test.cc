@@ -37,6 +37,12 @@ class FakeCommands : public Commands {
       return R"({"repositories": [{"name": "open", "trusted": false},
                                   {"name": "fleet", "trusted": true}]})";
     }
+    if (Joined(args) == "config show" && configured) {
+      return R"({"settings": [{"key": "arena.reserve", "value": "auto"}]})";
+    }
+    if (Joined(args) == "config show") {
+      return R"({"settings": [{"key": "arena.reserve", "value": "off"}, {"key": "x", "value": 1}]})";
+    }
     if (args[0] == "checkpoints" && !has_image) return "";
     if (args[0] == "checkpoints" && deleted) {
       return R"({"checkpoints": [{"kind": "dump", "image": "/i/1", "exists": false}]})";
@@ -62,6 +68,14 @@ class FakeCommands : public Commands {
     log.push_back("beside: " + Joined(args));
     beside = true;
   }
+  void StartReserve(const Words& args) override {
+    log.push_back("reserve: " + Joined(args));
+    reserves = true;
+  }
+  void StopReserve() override {
+    if (reserves) log.emplace_back("reserve stopped");
+    reserves = false;
+  }
   void CancelBackground() override {
     if (beside) log.emplace_back("cancelled");
     beside = false;
@@ -73,6 +87,8 @@ class FakeCommands : public Commands {
   bool has_image = true;
   bool deleted = false;  // all images
   bool beside = false;   // a dump beside the program is in progress
+  bool reserves = false;
+  bool configured = false;  // arena.reserve = "auto"
   std::string state = "absent", state_after_kill = "dumped", code = "null";
 };
 
@@ -105,6 +121,54 @@ TEST_F(TaskTest, FirstRunStartsTheProgram) {
                           "LD_PRELOAD=x.so -- train --fast"));
   task_->OnAttachedEnd(3);
   EXPECT_EQ(task_->exit_code(), 3);
+}
+
+TEST_F(TaskTest, MemoryIsReadyWhileTheProgramRuns) {
+  Make("reserve", 0);
+  ASSERT_TRUE(task_->Begin({}));
+  EXPECT_EQ(commands_.log.back(), "reserve: arena ready --wait slurm-7.0.0");
+  commands_.state = "running";
+  commands_.log.clear();
+  task_->OnSignal(SIGTSTP);
+  task_->OnSignal(SIGCONT);
+  EXPECT_THAT(commands_.log,
+              ElementsAre("reserve stopped", "suspend slurm-7.0.0", "arena free",
+                          "resume slurm-7.0.0", "reserve: arena ready --wait slurm-7.0.0"));
+  commands_.log.clear();
+  task_->OnSignal(SIGTERM);
+  EXPECT_THAT(commands_.log,
+              ElementsAre("reserve stopped", "suspend slurm-7.0.0", "dump slurm-7.0.0 --keep 2"));
+}
+
+TEST_F(TaskTest, DumpIsRepeatedWithoutReadyMemory) {
+  Make("reserve", 0);
+  Running();
+  commands_.failing = {"suspend", "dump"};
+  task_->OnSignal(SIGTERM);
+  EXPECT_THAT(commands_.log,
+              ElementsAre("reserve stopped", "suspend slurm-7.0.0", "dump slurm-7.0.0 --keep 2",
+                          "arena free", "dump slurm-7.0.0 --keep 2",
+                          "kill --only --signal 15 slurm-7.0.0"));
+}
+
+TEST_F(TaskTest, MemoryStaysReadyIfASuspendFails) {
+  Make("reserve", 0);
+  Running();
+  commands_.failing = {"suspend"};
+  task_->OnSignal(SIGTSTP);
+  EXPECT_THAT(commands_.log, ElementsAre("reserve stopped", "suspend slurm-7.0.0",
+                                         "reserve: arena ready --wait slurm-7.0.0"));
+}
+
+TEST_F(TaskTest, TheConfigurationDecidesWhetherMemoryIsReady) {
+  commands_.configured = true;
+  ASSERT_TRUE(task_->Begin({}));
+  EXPECT_TRUE(commands_.reserves);
+  task_->OnAttachedEnd(3);
+  EXPECT_FALSE(commands_.reserves);
+  Make("reserve=off", 0);
+  ASSERT_TRUE(task_->Begin({}));
+  EXPECT_FALSE(commands_.reserves);
 }
 
 TEST_F(TaskTest, FirstRunIgnoresAJobOfAnEarlierCluster) {
@@ -410,6 +474,10 @@ TEST(UserOptions, EverySelection) {
   EXPECT_EQ(options->to, "fleet");
   EXPECT_EQ(ParseUserOptions("every=90")->every_s, 90);
   EXPECT_EQ(ParseUserOptions("every=2h")->every_s, 7200);
+  EXPECT_EQ(ParseUserOptions("")->reserve, std::nullopt);
+  EXPECT_EQ(ParseUserOptions("reserve,keep=1")->reserve, true);
+  EXPECT_EQ(ParseUserOptions("reserve=off")->reserve, false);
+  EXPECT_TRUE(ParseUserOptions("multinode")->multinode);
   EXPECT_EQ(ParseUserOptions("")->every_s, 0);
 }
 
@@ -436,6 +504,27 @@ TEST(TaskOptions, CommandLine) {
         Words{"--nope", "1", "--", "x"}, Words{"--job", "a", "--restarts", "x", "--", "x"}}) {
     EXPECT_FALSE(ParseTaskOptions(words)) << Joined(words);
   }
+}
+
+TEST(TaskOptions, StepsOverSeveralNodesAreRefused) {
+  char other[] = "SLURM_NNODES=2", one[] = "SLURM_STEP_NUM_NODES=1",
+       two[] = "SLURM_STEP_NUM_NODES=2";
+  char* of_one[] = {other, one, nullptr};
+  char* of_two[] = {other, two, nullptr};
+  auto options = ParseTaskOptions({"--job", "slurm-1.0.0", "--default", "--", "x"});
+  ASSERT_TRUE(options);
+  EXPECT_TRUE(options->by_default);
+  EXPECT_TRUE(CheckNodes(*options, of_one));
+  const Status refused = CheckNodes(*options, of_two);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("slurm-1.0.0 runs on 2 nodes"));
+  EXPECT_THAT(refused.error().hint, HasSubstr("--stasis=multinode"));
+  options->user.multinode = true;
+  EXPECT_TRUE(CheckNodes(*options, of_two));
+  options = ParseTaskOptions({"--job", "slurm-1.batch", "--script", "--", "x"});
+  ASSERT_TRUE(options);
+  EXPECT_FALSE(options->by_default);
+  EXPECT_TRUE(CheckNodes(*options, of_two));
 }
 
 }  // namespace

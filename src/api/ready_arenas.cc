@@ -1,4 +1,5 @@
-// Makes host memory ready for the next suspends of a user's jobs, while they run.
+#include "api/ready_arenas.h"
+
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -85,13 +86,53 @@ Status PrepareMover(gpu_state::Services& services, ArenaStore& store, const devi
   return mover.Stop();
 }
 
-}  // namespace
+// Returns services whose idle movers stay for so long.
+gpu_state::Services MoversThatStay(const Call& call, double mover_idle_s) {
+  config::Settings settings = call.settings;
+  settings.helper_idle_s = mover_idle_s;
+  return gpu_state::MakeServices(call.paths, settings, STASIS_VERSION, /*keep_arenas=*/false);
+}
 
-Result<v1::ReadyArenasResponse> ReadyArenas(Call& call, const v1::ReadyArenasRequest& request) {
+Result<ArenaStore> OpenStore(const Call& call, bool look_only) {
   dataplane::ArenaOptions options;
   options.most_bytes = call.settings.most_arena_bytes;
-  options.look_only = request.needs().empty();
-  STASIS_ASSIGN(ArenaStore store, ArenaStore::Open(call.paths, options));
+  options.look_only = look_only;
+  return ArenaStore::Open(call.paths, options);
+}
+
+}  // namespace
+
+Status KeepMovers(Call& call, const v1::ReadyArenasRequest& request, double mover_idle_s) {
+  STASIS_ASSIGN(ArenaStore store, OpenStore(call, /*look_only=*/true));
+  if (store.places().empty()) return {};
+  std::map<device::GpuUuid, std::vector<ArenaKey>> keys;
+  for (const ReadyNeed& need : NeedsOf(request)) keys[need.key.gpu].push_back(need.key);
+  gpu_state::Services services =
+      gpu_state::MakeServices(call.paths, call.settings, STASIS_VERSION, /*keep_arenas=*/false);
+  gpu_state::Services stay = MoversThatStay(call, mover_idle_s);
+  for (const auto& [gpu, of_gpu] : keys) {
+    // A mover makes way for a program that needs its memory.
+    if (!HasRoomForMover(services, gpu)) continue;
+    STASIS_TRY(PrepareMover(stay, store, gpu, of_gpu, call.stop));
+  }
+  return {};
+}
+
+Result<bool> IsReadyMemoryScarce(Call& call) {
+  STASIS_ASSIGN(ArenaStore store, OpenStore(call, /*look_only=*/true));
+  if (store.places().empty()) return false;
+  STASIS_ASSIGN(const uint64_t room, dataplane::RoomIn(store.places().front(), false));
+  STASIS_ASSIGN(const auto arenas, store.List());
+  return dataplane::ReadyBytes(arenas) / 2 > room;
+}
+
+Result<v1::ReadyArenasResponse> ReadyArenas(Call& call, const v1::ReadyArenasRequest& request) {
+  return MakeReady(call, request, call.settings.helper_idle_s);
+}
+
+Result<v1::ReadyArenasResponse> MakeReady(Call& call, const v1::ReadyArenasRequest& request,
+                                          double mover_idle_s) {
+  STASIS_ASSIGN(ArenaStore store, OpenStore(call, request.needs().empty()));
   v1::ReadyArenasResponse response;
   if (store.places().empty()) return response;
   STASIS_TRY(store.Sweep());
@@ -120,10 +161,11 @@ Result<v1::ReadyArenasResponse> ReadyArenas(Call& call, const v1::ReadyArenasReq
 
   gpu_state::Services services =
       gpu_state::MakeServices(call.paths, call.settings, STASIS_VERSION, /*keep_arenas=*/false);
+  gpu_state::Services stay = MoversThatStay(call, mover_idle_s);
   for (const auto& [gpu, keys] : made) {
     if (call.settings.helper_idle_s <= 0 || !go_on() || !HasRoomForMover(services, gpu)) continue;
     // The memory is ready all the same.
-    if (Status prepared = PrepareMover(services, store, gpu, keys, call.stop)) {
+    if (Status prepared = PrepareMover(stay, store, gpu, keys, call.stop)) {
       response.set_movers(response.movers() + 1);
     } else {
       log::Write(log::Level::kInfo, "a mover was not made ready",
@@ -131,9 +173,7 @@ Result<v1::ReadyArenasResponse> ReadyArenas(Call& call, const v1::ReadyArenasReq
     }
   }
   STASIS_ASSIGN(const auto after, store.List());
-  for (const auto& arena : after) {
-    if (arena.ready) response.set_ready_bytes(response.ready_bytes() + arena.allocated_bytes);
-  }
+  response.set_ready_bytes(dataplane::ReadyBytes(after));
   return response;
 }
 

@@ -280,6 +280,11 @@ Status CheckCanShare(Call& call, process::HostPid root, const std::string& share
 }
 
 Result<v1::ShareSurvey> SurveyShares(Call& call, const v1::SurveySharesRequest& request) {
+  return SurveyJobs(call, request, /*job=*/"");
+}
+
+Result<v1::ShareSurvey> SurveyJobs(Call& call, const v1::SurveySharesRequest& request,
+                                   const std::string& job) {
   v1::ShareSurvey survey;
   *survey.mutable_folders() = FoldersOf(call.paths);
   gpu_state::Services services =
@@ -306,7 +311,7 @@ Result<v1::ShareSurvey> SurveyShares(Call& call, const v1::SurveySharesRequest& 
   SpilledData spilled(call.paths);
   STASIS_ASSIGN(const auto listed, store.List());
   for (const auto& entry : listed) {
-    if (!entry.job) continue;
+    if (!entry.job || (!job.empty() && entry.id != job)) continue;
     const bool runs = entry.job->processes && entry.job->state == jobs::State::kRunning;
     const bool reserves = request.reserve() && runs && !jobs::WasMoved(*entry.job);
     if (MayShare(*entry.job) || reserves) survey.add_jobs(entry.id);

@@ -6,6 +6,7 @@
 #include "api/call.h"
 #include "base/result.h"
 #include "process/proc.h"
+#include "stasis/v1/stasis.pb.h"
 
 namespace stasis::api {
 
@@ -22,5 +23,9 @@ Status CheckShare(const std::string& share_class, bool without_agent, const std:
 // Returns an error that names the process if a running program cannot share GPUs: it has no agent,
 // the agent cannot give its memory away, or host memory does not suffice for it.
 Status CheckCanShare(Call& call, process::HostPid root, const std::string& share_class);
+
+// SurveyShares (methods.h) for one job; empty: for all.
+Result<v1::ShareSurvey> SurveyJobs(Call& call, const v1::SurveySharesRequest& request,
+                                   const std::string& job);
 
 }  // namespace stasis::api

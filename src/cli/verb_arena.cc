@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "api/methods.h"
+#include "api/ready_arenas.h"
 #include "base/size.h"
 #include "cli/message_json.h"
 #include "cli/operation.h"
@@ -54,6 +55,13 @@ Outcome Reserve(const Globals& globals, const std::string& size) {
   return 0;
 }
 
+Outcome KeepReady(const Globals& globals, const std::string& job, bool wait) {
+  STASIS_ASSIGN(api::Call call, OpenCall(globals));
+  STASIS_TRY(api::KeepReady(call, job, wait));
+  PrintResult(globals, "", {{"job", job}});
+  return 0;
+}
+
 Outcome Free(const Globals& globals) {
   STASIS_ASSIGN(api::Call call, OpenCall(globals));
   STASIS_ASSIGN(const auto response, api::FreeArenas(call, {}));
@@ -79,6 +87,16 @@ void RegisterArena(App app, const std::function<void(Action)>& select) {
   reserve->add_option("SIZE", *size, "32GiB, 512M, ...")->required();
   reserve->callback(
       [=] { select([=](const Globals& globals) { return Reserve(globals, *size); }); });
+  auto ready_job = std::make_shared<std::string>();
+  auto wait = std::make_shared<bool>(false);
+  auto ready = verb->add_subcommand(
+      "ready", "Keep host memory ready for the next suspend of a job, until the job ends");
+  ready->add_option("JOB", *ready_job, "Name of the job")->required();
+  ready->add_flag("--wait", *wait,
+                  "Also wait while there is no such job, or while it does not run");
+  ready->callback([=] {
+    select([=](const Globals& globals) { return KeepReady(globals, *ready_job, *wait); });
+  });
   verb->add_subcommand("free",
                        "Free memory that has no data of a suspended program, and stop idle movers")
       ->callback([=] { select(Free); });

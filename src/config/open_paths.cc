@@ -48,13 +48,23 @@ Result<Paths> Locate(const Settings& settings) {
 }
 
 // A folder of all users, such as /var/tmp, may contain one of this name that another user has made.
-Status CheckOwnFolder(const std::string& path) {
+// Nothing may be written to it: its owner could read it, change it or lead it elsewhere by a link.
+Status MakeOwnFolder(const std::string& path) {
+  const Status made = MakeDirs(path, 0700);
   struct stat info {};
-  if (::lstat(path.c_str(), &info) != 0) return FailErrno(errno, "stat " + path);
-  if (S_ISDIR(info.st_mode) && info.st_uid == ::geteuid() && (info.st_mode & 022) == 0) return {};
+  if (::lstat(path.c_str(), &info) != 0) return made ? FailErrno(errno, "stat " + path) : made;
+  const bool is_own = info.st_uid == ::geteuid();
+  if (S_ISDIR(info.st_mode) && is_own && (info.st_mode & 022) == 0) return {};
+  if (is_own) {
+    return Fail(Code::kPermissionDenied,
+                path + " is not a folder of this user alone, and cannot hold journals",
+                "remove it, or set folders.run to another folder");
+  }
   return Fail(Code::kPermissionDenied,
-              path + " is not a folder of this user alone, and cannot hold journals",
-              "remove it, or set folders.run to another folder");
+              path + " belongs to user " + std::to_string(info.st_uid) +
+                  ", who has made it before you, and cannot hold your journals",
+              "ask the administrator to remove it, or set folders.run (STASIS_RUN_DIR) to a folder "
+              "that only you can write to");
 }
 
 constexpr char kSocketOfRoot[] = "/run/stasisd/stasisd.sock";
@@ -90,8 +100,8 @@ Result<Paths> OpenPaths(const Settings& settings) {
   STASIS_ASSIGN(Paths paths, Locate(settings));
   paths.image_store = settings.image_dir;
   paths.arena = settings.arena_dir;
+  if (!settings.run_dir.empty()) STASIS_TRY(MakeOwnFolder(paths.run));
   STASIS_TRY(MakeFolders(paths));
-  if (!settings.run_dir.empty()) STASIS_TRY(CheckOwnFolder(paths.run));
   return paths;
 }
 

@@ -47,6 +47,19 @@ TEST_F(OpenPathsTest, JournalsAreNotWrittenToAFolderOfOthers) {
   ASSERT_TRUE(MakeDirs(folder_ + "/elsewhere"));
   ASSERT_EQ(::symlink("elsewhere", run_.c_str()), 0);
   EXPECT_FALSE(OpenPaths(settings_));
+  EXPECT_FALSE(PathExists(folder_ + "/elsewhere/journal")) << "written behind the link";
+}
+
+TEST_F(OpenPathsTest, TheOwnerOfAFolderIsNamed) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can make another user's folder";
+  ASSERT_TRUE(MakeDirs(run_));
+  ASSERT_EQ(::chown(run_.c_str(), 4002, 4002), 0);
+  const auto refused = OpenPaths(settings_);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kPermissionDenied);
+  EXPECT_THAT(refused.error().message, HasSubstr(run_ + " belongs to user 4002"));
+  EXPECT_THAT(refused.error().hint, HasSubstr("STASIS_RUN_DIR"));
+  EXPECT_FALSE(PathExists(run_ + "/journal")) << "written to another user's folder";
 }
 
 }  // namespace

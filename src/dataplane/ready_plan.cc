@@ -19,6 +19,14 @@ uint64_t RoundUp(uint64_t bytes) { return (bytes + kUnit - 1) / kUnit * kUnit; }
 
 }  // namespace
 
+uint64_t ReadyBytes(const std::vector<ArenaInfo>& arenas) {
+  uint64_t bytes = 0;
+  for (const ArenaInfo& arena : arenas) {
+    if (arena.ready) bytes += arena.allocated_bytes;
+  }
+  return bytes;
+}
+
 ReadyPlan PlanReady(const std::vector<ReadyNeed>& needs, const std::vector<ArenaInfo>& arenas,
                     const ReadyBounds& bounds) {
   std::map<ArenaKey, Files> files;

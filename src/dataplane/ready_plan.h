@@ -33,6 +33,9 @@ struct ReadyPlan {
   std::vector<ArenaKey> free;   // for ArenaStore::FreeReady; do this first
 };
 
+// Returns how much memory the ready files of this user have.
+uint64_t ReadyBytes(const std::vector<ArenaInfo>& arenas);
+
 // Needs that come first are served first. If there is no room for all of a need, a part of it is
 // made ready, because it makes the suspend faster too.
 ReadyPlan PlanReady(const std::vector<ReadyNeed>& needs, const std::vector<ArenaInfo>& arenas,

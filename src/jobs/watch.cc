@@ -30,6 +30,29 @@ Result<Watch> Watch::Start(const Store& store, const std::string& id, const std:
   return watch;
 }
 
+Result<Watch> Watch::Await(const Store& store, const std::string& id, const Deadline& deadline) {
+  UniqueFd inotify(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  const std::string folder = store.Folder(id), parent = folder.substr(0, folder.rfind('/'));
+  if (!inotify || ::inotify_add_watch(inotify.get(), parent.c_str(), IN_MOVED_TO) < 0) {
+    return FailErrno(errno, "watch " + parent);
+  }
+  for (;;) {
+    // The folder appears before the job does, and the shim's records appear later in the folder.
+    if (::inotify_add_watch(inotify.get(), folder.c_str(), IN_MOVED_TO) < 0 && errno != ENOENT) {
+      return FailErrno(errno, "watch " + folder);
+    }
+    auto watch = Start(store, id);
+    if (watch || watch.error().code != Code::kNotFound) return watch;
+    pollfd wait{inotify.get(), POLLIN, 0};
+    const int ready = TEMP_FAILURE_RETRY(::poll(&wait, 1, deadline.PollTimeout()));
+    if (ready < 0) return FailErrno(errno, "poll");
+    if (ready == 0) return Fail(Code::kDeadlineExceeded, "there is no job " + id + " yet");
+    char events[4096];
+    while (::read(inotify.get(), events, sizeof events) > 0) {
+    }
+  }
+}
+
 Result<Job> Watch::Look() {
   STASIS_ASSIGN(Job job, store_.Load(id_));
   if (job.processes && job.processes->root != watched_root_) {

@@ -20,6 +20,9 @@ class Watch {
   static Result<Watch> Start(const Store& store, const std::string& id,
                              const std::string& log = {});
 
+  // Waits until there is such a job, and watches it.
+  static Result<Watch> Await(const Store& store, const std::string& id, const Deadline& deadline);
+
   // Returns after any change, when `extra_fd` (-1: none) is readable, or with kDeadlineExceeded.
   // May wake spuriously.
   Status Wait(int extra_fd, const Deadline& deadline);

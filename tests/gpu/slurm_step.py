@@ -18,6 +18,7 @@ SOFT = os.environ.get("GPU") == "soft"
 GIB = int(sys.argv[3]) if len(sys.argv) > 3 else 36
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 OPTIONS = os.environ.get("OPTIONS", "")
+RESERVE = os.environ.get("RESERVE", "both")
 JOB = "slurm-7.0.0"
 EMPTY_S = 1.5  # the bar: from SIGTERM until the program's data has left the GPU
 DUMPED_CODE = 75
@@ -105,6 +106,7 @@ class Task:
         self.errors = machine.log("task.err")
         self.process = None
         self.starts = 0
+        self.reserve = RESERVE != "off"  # of the next start
         self.empty = self.gpu.used() + SLACK
         if SOFT:
             self.command = [machine.workload("vector"), "--memory", "64M", "--interval", "20"]
@@ -114,8 +116,9 @@ class Task:
     def start(self):
         env = {**self.machine.env, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_GPUS": "0",
                "SLURM_RESTART_COUNT": str(self.starts)}
+        options = ",".join(filter(None, (OPTIONS, "reserve" if self.reserve else "reserve=off")))
         words = [self.machine.dist / "libexec" / "stasis-step", "--job", JOB, "--restarts", self.starts, "--options",
-                 OPTIONS, "--", *self.command]
+                 options, "--", *self.command]
         self.starts += 1
         # Slurm opens the files of a job with --open-mode=append.
         with open(self.output.path, "ab") as out, open(self.errors, "ab") as err:
@@ -141,8 +144,25 @@ class Task:
         self.report.number("GPU memory in use:", (self.gpu.used() - self.empty) / 1e9, "GB")
         return ""
 
+    def await_reserve(self):
+        """Waits until host memory for all data is ready, and the mover that registers it has let go of it."""
+        began = time.monotonic()
+        least = (64 * MIB if SOFT else GIB << 30)
+        looks = [0]
+
+        def there():
+            demand(self.process.poll() is None, f"the launcher ended with {self.process.returncode}:\n{self.tell()}")
+            arenas = self.machine.stasis(None, "arena", "ls").json()["arenas"]
+            ready = sum(arena["size_bytes"] for arena in arenas if arena["state"] in ("ready", "kept"))
+            looks[0] = looks[0] + 1 if ready >= least else 0
+            return looks[0] >= 10
+        wait_until(there, 120, "host memory to be ready")
+        self.report.number("host memory is ready after:", time.monotonic() - began, "s")
+
     def preempt(self, number):
-        what = f"preemption {number}: from SIGTERM"
+        what = f"preemption {number}, {'with' if self.reserve else 'without'} reserve: from SIGTERM"
+        if self.reserve:
+            self.await_reserve()
         samples = Samples(self.gpu)
         began = time.monotonic()
         os.kill(self.process.pid, signal.SIGCONT)
@@ -158,14 +178,15 @@ class Task:
         demand(code == DUMPED_CODE, f"exit code {code}, not {DUMPED_CODE}:\n{self.tell()}")
         left = samples.first_below(self.empty + CONTEXTS)
         demand(left is not None, "the data did not leave the GPU")
-        good = self.report.number(f"{what} to a GPU without the program's data:", left - began, "s", ("<=", EMPTY_S))
+        bar = ("<=", EMPTY_S) if self.reserve else None
+        good = self.report.number(f"{what} to a GPU without the program's data:", left - began, "s", bar)
         whole = samples.first_below(self.empty)
         if whole is not None:
             self.report.number(f"{what} to a GPU without any context:", whole - began, "s")
         self.report.number(f"{what} to exit code {DUMPED_CODE}:", ended - began, "s")
         self.account()
         self.report.accounts.append({"subject": JOB, "what": "memory", "account": samples.steps(began, self.empty)})
-        demand(good or SOFT, f"the GPU was empty after {left - began:.2f} s")
+        demand(good or SOFT or not self.reserve, f"the GPU was empty after {left - began:.2f} s")
         return ""
 
     def account(self):
@@ -209,8 +230,11 @@ def main():
     task = Task(machine)
     try:
         report.step("start", 220, task.first)
-        for number in range(1, ROUNDS + 1):
+        ways = {"both": (True, False), "on": (True,), "off": (False,)}[RESERVE]
+        rounds = [reserve for reserve in ways for _ in range(ROUNDS)]
+        for number, after in enumerate([*rounds[1:], False], 1):
             report.step(f"preemption {number}", 250, functools.partial(task.preempt, number))
+            task.reserve = after
             report.step(f"requeue {number}", 220, functools.partial(task.requeue, number))
         report.step("end", 130, task.finish)
     finally:

@@ -216,6 +216,41 @@ def folders_of_another(new):
     program.finish()
 
 
+def run_folder_made_by_another(new):
+    """Bob makes the folder for Alice's journals first, in a folder in which all users may make files (folders.run)."""
+    root, alice, bob = new(), new(ALICE, RESTORER), new(BOB)
+    shared = root.folder / "shared"
+    os.chmod(root.folder, 0o755)
+    shared.mkdir()
+    os.chmod(shared, 0o1777)
+    elsewhere = bob.folder / "elsewhere"
+    os.chmod(bob.folder, 0o755)
+    elsewhere.mkdir(mode=0o777)
+    os.chmod(elsewhere, 0o777)
+    place = shared / f"stasis-{ALICE}"
+    env = {"STASIS_RUN_DIR": str(shared / "stasis-%u")}
+
+    def expect_refused():
+        for words in (["run", "--", "/bin/true"], ["ps"], ["recover"], ["arena", "free"]):
+            refused = alice.stasis(*words, expect=4, env=env)
+            demand(f"{place} belongs to user {BOB}" in refused.err and "STASIS_RUN_DIR" in refused.err, refused)
+    for mode in (0o700, 0o777):
+        users.as_user(BOB, lambda: os.mkdir(place) or os.chmod(place, mode))
+        expect_refused()
+        demand(not os.listdir(place), f"in Bob's folder: {os.listdir(place)}")
+        os.rmdir(place)
+    users.as_user(BOB, lambda: os.symlink(elsewhere, place))
+    expect_refused()
+    demand(not os.listdir(elsewhere), f"behind the link: {os.listdir(elsewhere)}")
+    os.unlink(place)
+    alice.stasis("run", "--job", "own", "--", "/bin/true", env=env)
+    alice.stasis("wait", "own", env=env)
+    alice.stasis("delete", "own", env=env)
+    demand(place.stat().st_uid == ALICE and place.stat().st_mode & 0o777 == 0o700, f"{place.stat()}")
+    root.stasis("ps")
+    bob.stasis("ps")
+
+
 def output_in_anothers_folder(new):
     """Root's program writes to a file in Bob's directory, and Bob replaces it by a link while the
     program is dumped."""
@@ -290,5 +325,5 @@ def limits_of_a_user(new):
 
 if __name__ == "__main__":
     sys.exit(users.main(another_users_program, name_that_speaks_to_the_terminal, tree_with_more_rights,
-                        tree_that_gets_more_rights, files_of_a_user, folders_of_another, output_in_anothers_folder,
+                        tree_that_gets_more_rights, files_of_a_user, folders_of_another, run_folder_made_by_another, output_in_anothers_folder,
                         programs_that_a_caller_names, limits_of_a_user))

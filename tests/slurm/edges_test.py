@@ -18,7 +18,7 @@ from processes import wait_until  # noqa: E402
 from world import demand  # noqa: E402
 
 from cluster import ALICE, GPU, PLUGIN, SOON_S  # noqa: E402
-from common import BATCH, STEP, arenas, expect_gone, finish, images, main, script  # noqa: E402
+from common import BATCH, STEP, arenas, expect_gone, finish, free_memory, images, main, script  # noqa: E402
 
 
 def expect_continues(job, counters=1):
@@ -51,6 +51,17 @@ def unknown_repository(cluster):
     job = cluster.submit("echo began", GPU, "--stasis=to=other", f"--nodelist={cluster.nodes[0]}")
     job.await_end("FAILED")
     demand("repository other would not be restored" in job.output() and "began" not in job.output(), job.tell)
+
+
+def several_nodes(cluster):
+    """A step over several nodes is refused when it starts, unless its processes hold no connections between them."""
+    job = cluster.submit("srun -n2 -N2 --stasis echo began", "-N2", "-n2", GPU)
+    job.await_end("FAILED")
+    demand("runs on 2 nodes" in job.output() and "--stasis=multinode" in job.output() and "began" not in job.output(), job.tell)
+    apart = script(cluster, "srun -n2 -N2 --stasis=multinode {workloads}/counter --memory 16M")
+    job = cluster.submit(apart, "-N2", "-n2", GPU)
+    expect_continues(job, 2)
+    finish(cluster, job)
 
 
 def array(cluster):
@@ -148,6 +159,52 @@ def memory_limit(cluster):
     demand("memory" in job.output() and "limit" in job.output(), job.tell)
     job.await_end("CANCELLED")
     expect_gone(cluster, job)
+
+
+def reserved(cluster):
+    """With --stasis=reserve host memory is ready before the program is suspended or dumped: no more than leaves as much
+    free below the job's memory limit. A step that is killed leaves none."""
+    step = STEP.replace("--stasis", "--stasis=reserve").replace("32M", "96M")
+    job = cluster.submit(script(cluster, step), GPU, "--mem=800")
+    for start in range(2):
+        job.expect_count()
+        wait_until(lambda: len(ready(cluster)) == 1 and size(ready(cluster)[0]) >= 64 << 20, SOON_S,
+                   lambda: f"{arenas(cluster)}\n{job.tell()}")
+        demand(size(ready(cluster)[0]) < 250 << 20, lambda: f"more is ready than is free: {size(ready(cluster)[0])}")
+        if start == 0:
+            cluster.command("scontrol", "requeue", job.id)
+            job.await_state("PENDING")
+            # Slurm requeues the job while its step still dumps the program.
+            wait_until(lambda: not cluster.world.named("stasis-step"), SOON_S, job.tell)
+            accounts = cluster.world.stasis("checkpoints", f"slurm-{job.id}.0.0", "--json").json()["checkpoints"]
+            suspends = [one["account"] for one in accounts if one["kind"] == "suspend"]
+            demand(suspends, lambda accounts=accounts: f"it was not suspended: {accounts}\n{job.tell()}")
+            account = suspends[-1]
+            demand(account["cold_bytes"] < 320 << 20, lambda: f"what was ready was not used: {account}")
+            demand(not arenas(cluster), lambda: f"left: {arenas(cluster)}")
+            cluster.await_idle()
+            job.start_now()
+    demand("starts over" not in job.output(), job.tell)
+    inode = os.stat(ready(cluster)[0]).st_ino
+    cluster.command("scontrol", "suspend", job.id)
+    job.await_state("SUSPENDED")
+    wait_until(lambda: free_memory(cluster), SOON_S, lambda: f"the GPU is not empty: {cluster.world.gpus()}")
+    demand([os.stat(path).st_ino for path in arenas(cluster)] == [inode], lambda: f"{arenas(cluster)}")
+    cluster.command("scontrol", "resume", job.id)
+    job.expect_count()
+    cluster.command("scancel", "--signal=KILL", f"{job.id}.0")
+    job.await_end("FAILED")
+    for image in images(cluster, job):
+        cluster.world.stasis("image", "delete", image.name)
+    expect_gone(cluster, job)
+
+
+def ready(cluster):
+    return [path for path in arenas(cluster) if path.name.startswith("ready-")]
+
+
+def size(path):
+    return path.stat().st_blocks * 512
 
 
 def short_kill_wait(cluster):
@@ -280,7 +337,7 @@ def private_folders(cluster):
     demand(not kept, lambda: f"mounts: {kept}")
 
 
-TESTS = (time_limit, array, terminal, restarted_daemons, full_disk, memory_limit, short_kill_wait,
+TESTS = (time_limit, several_nodes, array, terminal, restarted_daemons, full_disk, memory_limit, reserved, short_kill_wait,
          requeued_at_the_end_of_a_restore, cancelled_while_suspended, checked, nothing_left, private_folders)
 
 if __name__ == "__main__":
