@@ -210,12 +210,6 @@ void Task::Terminate() {
   // that of the dump too, which shows it.
   if (!suspended_) suspended_ = !commands_.Ask({"suspend", options_.job}).empty();
   if (Dump()) return;
-  if (reserves_) {
-    // The command that made memory ready was killed in the middle of its work. What it has left may
-    // be in the way of the dump.
-    commands_.Run({"arena", "free"});
-    if (Dump()) return;
-  }
   // The program runs already, but its restore may not have ended.
   if (dump_code_ == kBusyCode && options_.restarts > 0) return StopStart();
   terminating_ = true;

@@ -140,17 +140,6 @@ TEST_F(TaskTest, MemoryIsReadyWhileTheProgramRuns) {
               ElementsAre("reserve stopped", "suspend slurm-7.0.0", "dump slurm-7.0.0 --keep 2"));
 }
 
-TEST_F(TaskTest, DumpIsRepeatedWithoutReadyMemory) {
-  Make("reserve", 0);
-  Running();
-  commands_.failing = {"suspend", "dump"};
-  task_->OnSignal(SIGTERM);
-  EXPECT_THAT(commands_.log,
-              ElementsAre("reserve stopped", "suspend slurm-7.0.0", "dump slurm-7.0.0 --keep 2",
-                          "arena free", "dump slurm-7.0.0 --keep 2",
-                          "kill --only --signal 15 slurm-7.0.0"));
-}
-
 TEST_F(TaskTest, MemoryStaysReadyIfASuspendFails) {
   Make("reserve", 0);
   Running();
