@@ -206,7 +206,29 @@ Status ArenaStore::Reshape(Arena& arena, std::vector<Range> ranges) {
   return WriteRecord(arena);
 }
 
+// The order of places in memory changes with the memory that is free in each, and so while files
+// are made ready.
+const ArenaPlace& ArenaStore::PlaceOf(const ArenaKey& key) const {
+  if (!places_.front().in_memory()) return places_.front();
+  for (const ArenaPlace& place : places_) {
+    if (!place.in_memory()) continue;
+    if (PathExists(KeptPath(place, key)) || PathExists(ReadyPath(place, key))) return place;
+  }
+  return places_.front();
+}
+
 Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<Range> ranges) {
+  const ArenaPlace& place = PlaceOf(key);
+  if (&place != &places_.front()) {
+    auto arena = AcquireIn(place, key, owner, ranges);
+    if (arena || arena.error().code != Code::kResourceExhausted) return arena;
+  }
+  return AcquireIn(places_.front(), key, owner, std::move(ranges));
+}
+
+// A file of the key in any other place holds old data and is discarded.
+Result<Arena> ArenaStore::AcquireIn(const ArenaPlace& place, const ArenaKey& key, uid_t owner,
+                                    std::vector<Range> ranges) {
   if (!IsName(key.gpu.value)) {
     return Fail(Code::kInvalidArgument, "this is not the UUID of a GPU");
   }
@@ -220,9 +242,6 @@ Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<
   record.data_bytes = bytes;
   record.ranges = std::move(ranges);
 
-  // The arena must be in the first of the places. A file in any other place holds old data and is
-  // discarded.
-  const ArenaPlace& place = places_.front();
   const std::string path = DataPath(place.path, key);
   for (const ArenaPlace& other : places_) {
     const std::string old = DataPath(other.path, key);

@@ -157,6 +157,10 @@ class ArenaStore {
   Result<Arena> OpenFile(const std::string& path, bool in_memory);
   Result<Arena> NewFile(const std::string& path, const ArenaPlace& place, uint64_t bytes);
   Result<Arena> TakeFree(const ArenaPlace& place, uid_t owner, uint64_t bytes);
+  // Returns the place of the key's kept or ready file, or the place for new files.
+  const ArenaPlace& PlaceOf(const ArenaKey& key) const;
+  Result<Arena> AcquireIn(const ArenaPlace& place, const ArenaKey& key, uid_t owner,
+                          std::vector<Range> ranges);
   Result<Arena> OpenForSuspend(const std::string& from, const ArenaPlace& place,
                                const std::string& path);
   struct ReadyStep;

@@ -55,7 +55,7 @@ Result<Arena> ArenaStore::OpenForSuspend(const std::string& from, const ArenaPla
 }
 
 Result<Arena> ArenaStore::OpenForNext(const ArenaKey& key) {
-  const ArenaPlace& place = places_.front();
+  const ArenaPlace& place = PlaceOf(key);
   auto arena = OpenFile(KeptPath(place, key), place.in_memory());
   if (!arena && arena.error().code == Code::kNotFound) {
     arena = OpenFile(ReadyPath(place, key), place.in_memory());
@@ -102,7 +102,7 @@ Result<ArenaStore::ReadyStep> ArenaStore::GrowReady(const ArenaPlace& place, con
 
 Result<uint64_t> ArenaStore::MakeReady(const ArenaKey& key, uid_t owner, uint64_t bytes,
                                        const std::function<bool()>& go_on) {
-  const ArenaPlace& place = places_.front();
+  const ArenaPlace& place = PlaceOf(key);
   if (!place.in_memory()) return 0;
   for (uint64_t ready = 0;;) {
     UniqueFd file;

@@ -190,6 +190,72 @@ TEST_F(ArenaReadyTest, IsFreedWithItsProcessAndOnRequest) {
   EXPECT_EQ(UsedMib(), 0u);
 }
 
+// With two places in memory, the one with more free space comes first, and making memory ready in
+// it may change the order.
+class TwoPlacesTest : public ArenaReadyTest {
+ protected:
+  void SetUp() override {
+    ArenaReadyTest::SetUp();
+    paths_.run = memory_ + "/run";
+    ASSERT_TRUE(MakeDirs(paths_.run));
+    key_.gpu.value = "GPU-two-places";
+    if (Store().places().size() < 2) GTEST_SKIP() << "there is one place in memory";
+  }
+  void TearDown() override {
+    const std::vector<ArenaInfo> arenas = *Store().List();
+    for (const ArenaInfo& info : arenas) {
+      if (info.key == key_) ::unlink(info.path.c_str());
+    }
+    ArenaReadyTest::TearDown();
+  }
+  ArenaStore Store(ArenaOptions options = {}) const {
+    options.may_mount = false;
+    auto store = ArenaStore::Open(paths_, options);
+    if (!store) throw std::runtime_error(store.error().ToString());
+    return std::move(*store);
+  }
+  // Makes memory ready in the place that comes second afterwards. Returns its inode.
+  ino_t ReadyInSecondPlace(uint64_t bytes) const {
+    ArenaStore store = Store();
+    EXPECT_EQ(store.MakeReady(key_, kOwner, bytes, GoOn).value_or(0), bytes);
+    const std::string second = ReadyPath(store.places()[1], key_);
+    std::filesystem::copy_file(ReadyPath(store.places()[0], key_), second);
+    std::filesystem::remove(ReadyPath(store.places()[0], key_));
+    struct stat st = {};
+    EXPECT_EQ(::stat(second.c_str(), &st), 0);
+    return st.st_ino;
+  }
+};
+
+TEST_F(TwoPlacesTest, WhatIsReadyInTheSecondPlaceIsUsed) {
+  const uint64_t ready = ReadyInSecondPlace(8 * kMib);
+  auto arena = Store().Acquire(key_, kOwner, Ranges(6 * kMib));
+  ASSERT_TRUE(arena) << arena.error().ToString();
+  struct stat st;
+  ASSERT_EQ(::fstat(arena->fd(), &st), 0);
+  EXPECT_EQ(st.st_ino, ready);
+}
+
+TEST_F(TwoPlacesTest, WhatIsReadyInTheSecondPlaceGrowsThere) {
+  ReadyInSecondPlace(8 * kMib);
+  ArenaStore store = Store();
+  EXPECT_EQ(store.MakeReady(key_, kOwner, 16 * kMib, GoOn).value_or(0), 16 * kMib);
+  EXPECT_FALSE(PathExists(ReadyPath(store.places()[0], key_)));
+}
+
+TEST_F(TwoPlacesTest, ASuspendOfAnotherProcessFreesBothPlaces) {
+  ReadyInSecondPlace(8 * kMib);
+  ArenaOptions options;
+  options.most_bytes = 12 * kMib;
+  ArenaKey other = key_;
+  other.gpu.value = "GPU-other";
+  ArenaStore store = Store(options);
+  auto arena = store.Acquire(other, kOwner, Ranges(10 * kMib));
+  ASSERT_TRUE(arena) << arena.error().ToString();
+  EXPECT_FALSE(PathExists(ReadyPath(store.places()[1], key_)));
+  ASSERT_TRUE(store.Remove(std::move(*arena)));
+}
+
 // Another suspend may need the memory more.
 TEST_F(ArenaReadyTest, IsFreedIfASuspendFindsNoRoom) {
   MakeReady(key_, 8 * kMib);

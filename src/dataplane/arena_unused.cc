@@ -80,7 +80,14 @@ Status ArenaStore::MakingRoom(const ArenaPlace& place, const std::function<Statu
     return !status && status.error().code == Code::kResourceExhausted;
   };
   Status allocated = allocate();
-  if (!no_room(allocated) || FreeUnusedIn(place) == 0) return allocated;
+  if (!no_room(allocated)) return allocated;
+  uint64_t freed = 0;
+  for (const ArenaPlace& any : places_) {
+    // The limits on memory count all places in memory.
+    const bool counts = any.path == place.path || (any.in_memory() && place.in_memory());
+    if (counts) freed += FreeUnusedIn(any);
+  }
+  if (freed == 0) return allocated;
   allocated = allocate();
   for (const Deadline deadline = Deadline::In(kUnregisterTimeout);
        no_room(allocated) && !deadline.passed();) {
