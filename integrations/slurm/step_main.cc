@@ -293,7 +293,8 @@ Result<int> RunTask(TaskOptions options) {
     if (auto code = commands.Reap()) task.OnAttachedEnd(*code);
   }
   if (errors) errors->CopyAll(STDERR_FILENO, Deadline::In(kLastWriteLimit));
-  if (*task.exit_code() == 0) files.Remove();
+  // The log has the reason of a failed dump, which the job's output may lack.
+  if (*task.exit_code() == 0 && !task.dump_failed()) files.Remove();
   return *task.exit_code();
 }
 

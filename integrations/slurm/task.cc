@@ -213,6 +213,8 @@ void Task::Terminate() {
   // The program runs already, but its restore may not have ended.
   if (dump_code_ == kBusyCode && options_.restarts > 0) return StopStart();
   terminating_ = true;
+  commands_.Note(
+      "the dump failed, so the program gets SIGTERM. Its state is lost unless it saves it itself");
   // A suspended program could not use its GPU to shut down.
   if (suspended_) suspended_ = commands_.Run({"resume", options_.job}) != 0;
   SignalProgram(SIGTERM);

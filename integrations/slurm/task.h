@@ -61,6 +61,8 @@ class Task {
   // `code`: exit code of the attached command, 128+N after signal N.
   void OnAttachedEnd(int code);
 
+  // Returns true if the program got SIGTERM after a dump that failed.
+  bool dump_failed() const { return terminating_; }
   // The task's exit code, once it has ended.
   std::optional<int> exit_code() const { return exit_code_; }
 

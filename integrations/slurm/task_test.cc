@@ -18,6 +18,10 @@ std::string Joined(const Words& words) {
 }
 
 // Records commands, and keeps the state of the job as the real ones would.
+const std::string kNotDumped =
+    "note: the dump failed, so the program gets SIGTERM. Its state is lost unless it saves it "
+    "itself";
+
 class FakeCommands : public Commands {
  public:
   void Note(const std::string& text) override { log.push_back("note: " + text); }
@@ -268,8 +272,9 @@ TEST_F(TaskTest, FailedDumpPassesTermOn) {
   commands_.failing = {"dump"};
   task_->OnSignal(SIGTERM);
   EXPECT_THAT(commands_.log,
-              ElementsAre("suspend slurm-7.0.0", "dump slurm-7.0.0 --keep 2", "resume slurm-7.0.0",
-                          "kill --only --signal 15 slurm-7.0.0"));
+              ElementsAre("suspend slurm-7.0.0", "dump slurm-7.0.0 --keep 2", kNotDumped,
+                          "resume slurm-7.0.0", "kill --only --signal 15 slurm-7.0.0"));
+  EXPECT_TRUE(task_->dump_failed());
   // The second one is passed on at once.
   commands_.log.clear();
   task_->OnSignal(SIGTERM);
@@ -301,8 +306,9 @@ TEST_F(TaskTest, SuspendedTaskThatCannotBeDumpedIsResumedToShutDown) {
   commands_.failing = {"dump"};
   commands_.log.clear();
   task_->OnSignal(SIGTERM);
-  EXPECT_THAT(commands_.log, ElementsAre("dump slurm-7.0.0 --keep 2", "resume slurm-7.0.0",
-                                         "kill --only --signal 15 slurm-7.0.0"));
+  EXPECT_THAT(commands_.log,
+              ElementsAre("dump slurm-7.0.0 --keep 2", kNotDumped, "resume slurm-7.0.0",
+                          "kill --only --signal 15 slurm-7.0.0"));
 }
 
 TEST_F(TaskTest, FailedSuspendIsTriedAgain) {
@@ -357,7 +363,7 @@ TEST_F(TaskTest, DumpIsTriedAgainIfARestoreHasNotEnded) {
     task_->OnSignal(SIGTERM);
     if (restarts == 0) {
       EXPECT_THAT(commands_.log, ElementsAre("suspend slurm-7.0.0", "dump slurm-7.0.0 --keep 2",
-                                             "kill --only --signal 15 slurm-7.0.0"));
+                                             kNotDumped, "kill --only --signal 15 slurm-7.0.0"));
       continue;
     }
     EXPECT_THAT(commands_.log,
