@@ -54,19 +54,24 @@ void Coordinator::Apply(const Survey& survey, Time now) {
   }
   // While an operation is in progress, its program occupies an unknown part of its memory. One that
   // has never answered counts with nothing, so that the others get less.
-  const bool settled =
-      std::all_of(survey.programs.begin(), survey.programs.end(), [&](const auto& entry) {
-        const Program& program = programs_.at(entry.first);
-        const bool holds = entry.second || program.silent;
-        return holds && !program.swapping && survey.began >= program.changed;
-      });
+  auto all_known = [&](bool or_new) {
+    return std::all_of(survey.programs.begin(), survey.programs.end(), [&](const auto& entry) {
+      const Program& program = programs_.at(entry.first);
+      const bool holds = entry.second || program.silent || (or_new && !program.known);
+      return holds && !program.swapping && survey.began >= program.changed;
+    });
+  };
+  const bool settled = all_known(false);
+  // Until all are known for the first time, one of which nothing is known counts with nothing too.
+  const bool counts = settled || (!settled_ && all_known(true));
   settled_ |= settled;
+  if (!first_surveyed_) first_surveyed_ = survey.began;
   for (auto& [gpu, bytes] : gpus_) {
     if (!survey.gpus.contains(gpu)) bytes = 0;  // the GPU has failed
   }
   for (const auto& [uuid, gpu] : survey.gpus) {
     auto [entry, is_new] = gpus_.try_emplace(uuid, 0);
-    if (!settled && !is_new && entry->second != 0) continue;
+    if (!counts && !is_new && entry->second != 0) continue;
     uint64_t shared = gpu.free_bytes;
     for (const auto& [id, program] : programs_) shared += OccupiedBytes(program.facts, uuid);
     const uint64_t bytes = std::min(shared, gpu.total_bytes);
@@ -74,7 +79,7 @@ void Coordinator::Apply(const Survey& survey, Time now) {
         std::max(MoverBytes(uuid), std::min(limits_.gpu_spare_bytes, gpu.total_bytes / 16));
     entry->second = bytes - std::min(bytes, spare);
   }
-  if (settled || memory_bytes_ == 0) {
+  if (counts || memory_bytes_ == 0) {
     // A tenth of the memory is left to everything else.
     const Away away = AwayBytes();
     uint64_t bytes = survey.host_free_bytes + away.memory_bytes;
@@ -169,59 +174,6 @@ bool Coordinator::Pin(const std::string& id, bool pinned) {
   return true;
 }
 
-void Coordinator::HandBegan(uint64_t token, const std::string& id, Hand hand, Time now) {
-  hands_[token] = {id, hand, now};
-  auto found = programs_.find(id);
-  if (found == programs_.end()) return;
-  if (hand == Hand::kResume) found->second.by_hand_suspended = false;
-  UpdateWanted(id, found->second, now);
-  if (found->second.wanted_since) needed_ = std::max(needed_, now);
-}
-
-void Coordinator::HandEnded(uint64_t token, bool ok, Time now) {
-  auto hand = hands_.find(token);
-  if (hand == hands_.end()) return;
-  const HandOperation ended = hand->second;
-  hands_.erase(hand);
-  auto found = programs_.find(ended.id);
-  if (found == programs_.end()) return;
-  Program& program = found->second;
-  program.changed = now;
-  needed_ = std::max(needed_, now);
-  if (ok && ended.hand == Hand::kSuspend) {
-    program.by_hand_suspended = true;
-    // Until the next survey. Contexts that are still there are found by it.
-    program.facts.state = program.target = State::kSuspended;
-  }
-  if (ok && ended.hand == Hand::kResume) {
-    program.facts.state = program.target = State::kAwake;
-    program.facts.spilled_bytes = 0;
-    program.turn_began = program.used_last = now;
-    program.held_until = Time{0};
-    for (auto& [process, waiting] : program.waiting) waiting.want.at_gate = false;
-  }
-  UpdateWanted(ended.id, program, now);
-}
-
-bool Coordinator::HandWaits(const std::string& id, Hand hand) const {
-  return std::any_of(hands_.begin(), hands_.end(), [&](const auto& entry) {
-    return entry.second.id == id && entry.second.hand == hand && !entry.second.released;
-  });
-}
-
-// Its memory is reserved until the operation has ended.
-bool Coordinator::IsResumedByHand(const std::string& id) const {
-  return std::any_of(hands_.begin(), hands_.end(), [&](const auto& entry) {
-    return entry.second.id == id && entry.second.hand == Hand::kResume && entry.second.released;
-  });
-}
-
-bool Coordinator::InHand(const std::string& id) const {
-  return std::any_of(hands_.begin(), hands_.end(), [&](const auto& entry) {
-    return entry.second.id == id && entry.second.released;
-  });
-}
-
 bool Coordinator::Waits(const std::string& id, const Program& program) const {
   const bool asleep = program.facts.state != State::kAwake;
   if (asleep && HandWaits(id, Hand::kResume)) return true;
@@ -277,32 +229,13 @@ bool Coordinator::AnyWaits() const {
                      [](const auto& entry) { return entry.second.wanted_since.has_value(); });
 }
 
+bool Coordinator::MayRefuse() const {
+  return settled_ || (first_surveyed_ && surveyed_ >= *first_surveyed_ + limits_.settles);
+}
+
 bool Coordinator::HasHostRoom(uint64_t bytes) const {
   // Without a survey, nothing can be said.
   return surveyed_ == Time::min() || HostHasRoom(MakeTable(Time{0}, false), bytes);
-}
-
-void Coordinator::Release(Plan& plan, Time now) {
-  for (auto& [token, hand] : hands_) {
-    if (hand.released) continue;
-    auto found = programs_.find(hand.id);
-    const bool swapping = found != programs_.end() && found->second.swapping;
-    const bool needs_room = found != programs_.end() && hand.hand == Hand::kResume &&
-                            found->second.facts.state != State::kAwake &&
-                            now < hand.since + limits_.max_wait;
-    if (swapping || needs_room) continue;
-    hand.released = true;
-    plan.released.push_back(token);
-  }
-}
-
-// Lets the user's own resume take the room.
-void Coordinator::ReleaseResume(Plan& plan, const std::string& id) {
-  for (auto& [token, hand] : hands_) {
-    if (hand.id != id || hand.hand != Hand::kResume || hand.released) continue;
-    hand.released = true;
-    plan.released.push_back(token);
-  }
 }
 
 void Coordinator::Answer(Plan& plan, const std::string& id, bool try_again) {
@@ -452,7 +385,7 @@ Plan Coordinator::Next(Time now) {
   if (plan.survey) return plan;
   const Table table = MakeTable(now, false);
   const Decision decision = Decide(table);
-  if (!decision.refusals.empty() && settled_) {
+  if (!decision.refusals.empty() && MayRefuse()) {
     // A program that is only held back for a while may still leave.
     const Decision hopeful = Decide(MakeTable(now, true));
     for (const Refusal& refusal : decision.refusals) {

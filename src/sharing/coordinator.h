@@ -75,6 +75,8 @@ struct Limits {
   Time fresh = std::chrono::milliseconds(500);
   // How old a survey may be while a program waits: other programs may have freed memory since.
   Time stale = std::chrono::seconds(5);
+  // How long a program on which an operation is in progress can keep the others from being refused.
+  Time settles = std::chrono::seconds(10);
   // How long a granted allocation may take until surveys are believed to contain it.
   Time grant_takes = std::chrono::milliseconds(200);
 };
@@ -219,6 +221,7 @@ class Coordinator {
   };
   Away AwayBytes() const;
   bool FitsInMemory(const Program& program) const;
+  bool MayRefuse() const;
   uint64_t MoverBytes(const std::string& gpu) const;
 
   Limits limits_;
@@ -228,9 +231,11 @@ class Coordinator {
   std::map<std::string, uint64_t> gpus_;  // the bytes that programs may share
   uint64_t memory_bytes_ = 0;             // host memory for suspended data
   uint64_t spill_bytes_ = 0;              // and files for it
-  // A survey has shown all programs, so the sizes above are right. Until then nothing is refused.
+  // A survey has shown all programs, so the sizes above are right. Until then, but at most for
+  // Limits::settles, nothing is refused.
   bool settled_ = false;
-  Time surveyed_{Time::min()};  // when the last survey began
+  std::optional<Time> first_surveyed_;  // when the first survey began
+  Time surveyed_{Time::min()};          // when the last survey began
   Time needed_{0};
 };
 

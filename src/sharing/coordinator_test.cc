@@ -380,6 +380,35 @@ TEST_F(CoordinatorTest, NothingIsRefusedWhileTheSizeOfAGpuIsNotKnown) {
   EXPECT_EQ(Swaps(Next()), "suspend swapped");
 }
 
+TEST_F(CoordinatorTest, AProgramThatStaysBusyKeepsRequestsFromBeingRefusedOnlyForAWhile) {
+  Add("busy", 20);
+  Add("asks", 10);
+  busy_ = "busy";
+  Look();
+  Pass(seconds(9));
+  Ask("asks", 90);
+  EXPECT_TRUE(Next().answers.empty());
+  Pass(seconds(6));
+  const Plan plan = Next();
+  ASSERT_EQ(plan.answers.size(), 1U);
+  EXPECT_FALSE(plan.answers[0].try_again);
+}
+
+// Several programs may be busy when the daemon starts, and one of them stay so.
+TEST_F(CoordinatorTest, MemoryIsFoundBesideAProgramThatStaysBusy) {
+  Add("busy", 20);
+  Add("asks", 10);
+  gpus_["gpu0"] = 40;
+  busy_ = "busy";
+  Look();
+  gpus_["gpu0"] = 80;
+  Pass(seconds(15));
+  Ask("asks", 40);
+  const Plan plan = Next();
+  ASSERT_EQ(plan.answers.size(), 1U);
+  EXPECT_TRUE(plan.answers[0].try_again);
+}
+
 TEST_F(CoordinatorTest, AProgramOfWhichNothingIsKnownIsLeftAlone) {
   Add("old", 60);
   Add("new", 60, State::kSuspended);
