@@ -6,6 +6,7 @@
 
 #include "api/relay.h"
 #include "api/share_hold_service.h"
+#include "api/share_note.h"
 #include "api/share_watch.h"
 #include "api/usage_error.h"
 #include "api/worker_credentials.h"
@@ -189,10 +190,7 @@ class Service final : public Forwarded {
   grpc::ServerUnaryReactor* NoteShare(CallbackServerContext* context,
                                       const v1::NoteShareRequest* request,
                                       v1::NoteShareResponse*) override {
-    return Answer(*context, [&](const Caller& caller) -> Status {
-      STASIS_ASSIGN(const auto work, WorkOf(daemon_, caller, *context));
-      return daemon_.share->Note(caller, work, request->starting(), request->bytes());
-    });
+    return NoteShareOf(daemon_, identify_, *context, *request);
   }
 
   grpc::ServerBidiReactor<v1::HoldShareRequest, v1::HoldShareResponse>* HoldShare(

@@ -154,18 +154,20 @@ Result<std::unique_ptr<ShareService>> ShareService::Start(const config::Settings
   return service;
 }
 
-Status ShareService::Note(const Caller& caller, const v1::WorkerRequest& work, bool starting,
-                          uint64_t bytes) {
-  // First, because the caller may have set folders.spill since an earlier call.
+Status ShareService::Note(const Caller& caller, const v1::WorkerRequest& work) {
   STASIS_TRY(owners_.Add(caller, work));
-  if (starting && !manager_->HasHostRoom(bytes, 2 * kSurveyTimeout)) {
-    return Fail(Code::kResourceExhausted,
-                "host memory does not suffice for the data of one more program that shares GPUs",
-                "end or dump one of those that `stasis share` lists, raise share.host_memory, or "
-                "set folders.spill");
-  }
   manager_->Refresh();
   return {};
+}
+
+void ShareService::AskRoom(uint64_t bytes, std::function<void(Status)> done) {
+  manager_->AskHostRoom(bytes, 2 * kSurveyTimeout, [done = std::move(done)](bool has_room) {
+    if (has_room) return done({});
+    done(Fail(Code::kResourceExhausted,
+              "host memory does not suffice for the data of one more program that shares GPUs",
+              "end or dump one of those that `stasis share` lists, raise share.host_memory, or "
+              "set folders.spill"));
+  });
 }
 
 void ShareService::JobsMayHaveChanged(const Caller& caller, const v1::WorkerRequest& work) {

@@ -38,9 +38,11 @@ class ShareService final : private sharing::Surveys, private sharing::Swaps {
                                                      OperationTable& operations,
                                                      DaemonMetrics& metrics);
 
-  // A job of this caller has started, or with `starting` is about to: then host memory must have
-  // room for `bytes` more.
-  Status Note(const Caller& caller, const v1::WorkerRequest& work, bool starting, uint64_t bytes);
+  // A job of this caller has started, or is about to.
+  Status Note(const Caller& caller, const v1::WorkerRequest& work);
+  // Calls `done` once, from another thread, with an error if host memory has no room for `bytes`
+  // more. Waits for a survey, so folders.spill of a caller that was noted before counts.
+  void AskRoom(uint64_t bytes, std::function<void(Status)> done);
   // A call that may have changed this user's jobs has ended. `work` is the call.
   void JobsMayHaveChanged(const Caller& caller, const v1::WorkerRequest& work);
 

@@ -1,64 +1,10 @@
 #include "api/share_watch.h"
 
-#include <chrono>
 #include <memory>
-#include <mutex>
+
+#include "api/waiting_reactor.h"
 
 namespace stasis::api {
-namespace {
-
-// Waits for a change, or for the end of the call.
-class WaitingReactor final : public grpc::ServerUnaryReactor {
- public:
-  // Set for as long as the reactor can be finished. A callback may come after its end.
-  struct Handle {
-    std::mutex mutex;
-    WaitingReactor* reactor = nullptr;
-  };
-
-  // `call` is the call's id in the operation table.
-  WaitingReactor(DaemonContext& daemon, Caller caller, std::string call,
-                 v1::ListSharesResponse& response)
-      : daemon_(daemon), caller_(std::move(caller)), call_(std::move(call)), response_(response) {
-    handle_->reactor = this;
-  }
-
-  void Await(uint64_t version) {
-    // gRPC may delete this object as soon as the call can end.
-    ShareWaiters& waiters = daemon_.share->waiters();
-    const uint64_t number = number_;
-    const std::shared_ptr<Handle> handle = handle_;
-    waiters.Add(number, version, [handle] { End(*handle, /*changed=*/true); });
-    std::lock_guard lock(handle->mutex);
-    if (handle->reactor == nullptr) waiters.Remove(number);  // cancelled before Add
-  }
-  void OnCancel() override {
-    daemon_.share->waiters().Remove(number_);
-    End(*handle_, /*changed=*/false);
-  }
-  void OnDone() override {
-    daemon_.operations.End(call_);
-    delete this;
-  }
-
- private:
-  static void End(Handle& handle, bool changed) {
-    std::lock_guard lock(handle.mutex);
-    WaitingReactor* reactor = std::exchange(handle.reactor, nullptr);
-    if (reactor == nullptr) return;
-    if (changed) reactor->response_ = reactor->daemon_.share->List(reactor->caller_);
-    reactor->Finish(changed ? grpc::Status::OK : grpc::Status::CANCELLED);
-  }
-
-  DaemonContext& daemon_;
-  const Caller caller_;
-  const std::string call_;
-  const uint64_t number_ = daemon_.share->waiters().NewNumber();
-  v1::ListSharesResponse& response_;
-  const std::shared_ptr<Handle> handle_ = std::make_shared<Handle>();
-};
-
-}  // namespace
 
 grpc::ServerUnaryReactor* AnswerShares(DaemonContext& daemon, const IdentifyCaller& identify,
                                        grpc::CallbackServerContext& context,
@@ -82,8 +28,19 @@ grpc::ServerUnaryReactor* AnswerShares(DaemonContext& daemon, const IdentifyCall
     reactor->Finish(ToStatus(context, call.error()));
     return reactor;
   }
-  auto* reactor = new WaitingReactor(daemon, std::move(*caller), std::move(*call), response);
-  reactor->Await(request.version());
+  ShareWaiters& waiters = daemon.share->waiters();
+  const uint64_t number = waiters.NewNumber();
+  auto* reactor = new WaitingReactor(daemon.operations, std::move(*call),
+                                     [&waiters, number] { waiters.Remove(number); });
+  // gRPC may delete the reactor as soon as the call can end.
+  const auto handle = reactor->handle();
+  waiters.Add(number, request.version(), [handle, &daemon, &response, caller = *caller] {
+    handle->End([&] {
+      response = daemon.share->List(caller);
+      return grpc::Status::OK;
+    });
+  });
+  if (handle->ended()) waiters.Remove(number);  // cancelled before Add
   return reactor;
 }
 

@@ -162,6 +162,7 @@ void Manager::Step(Work& work) {
     if (process.watch == nullptr && process.retry_at > now) look_again_at(process.retry_at);
   }
   if (sampled_ != Time{0}) look_again_at(sampled_ + kSampleInterval);
+  AnswerRoomQuestions(work, now);
   Changed(work);
 }
 
@@ -469,7 +470,7 @@ void Manager::SurveyEnded(Time began, const std::set<std::string>& silent,
       log::Write(log::Level::kWarn, "cannot survey the programs that share GPUs",
                  log::ErrorFields(answer.error()));
     }
-    survey_ended_.notify_all();
+    Wake();
   }
   if (!answer) {
     // The cause is usually a limit. The pause keeps a busy machine from being asked in a loop.
@@ -536,13 +537,25 @@ std::string Manager::ProgramOf(process::HostPid pid) {
   return "";
 }
 
-bool Manager::HasHostRoom(uint64_t bytes, std::chrono::milliseconds limit) {
-  std::unique_lock lock(mutex_);
-  const uint64_t next = surveys_begun_ + 1;
-  survey_wanted_ = true;
+void Manager::AskHostRoom(uint64_t bytes, Time limit, std::function<void(bool)> done) {
+  {
+    std::lock_guard lock(mutex_);
+    room_questions_.push_back({surveys_begun_ + 1, Now() + limit, bytes, std::move(done)});
+    survey_wanted_ = true;
+  }
   Wake();
-  survey_ended_.wait_for(lock, limit, [&] { return surveys_ended_ >= next; });
-  return coordinator_.HasHostRoom(bytes);
+}
+
+void Manager::AnswerRoomQuestions(Work& work, Time now) {
+  std::erase_if(room_questions_, [&](RoomQuestion& question) {
+    if (surveys_ended_ < question.survey && now < question.until) {
+      look_again_ = std::min(question.until, look_again_.value_or(question.until));
+      return false;
+    }
+    work.emplace_back([done = std::move(question.done),
+                       has_room = coordinator_.HasHostRoom(question.bytes)] { done(has_room); });
+    return true;
+  });
 }
 
 Manager::Picture Manager::Show() {

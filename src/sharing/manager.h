@@ -68,7 +68,7 @@ class Manager {
   // The interfaces must outlive the object.
   static Result<std::unique_ptr<Manager>> Start(Outside outside, const Limits& limits,
                                                 const std::map<std::string, Saved>& saved);
-  // Waits for surveys and swaps in progress.
+  // Waits for surveys and swaps in progress. Questions that wait are not answered.
   ~Manager();
 
   // Programs may have started, ended or changed.
@@ -85,9 +85,10 @@ class Manager {
   bool IsShared(const std::string& id);
   // Returns the program to which a process belongs, or an empty string.
   std::string ProgramOf(process::HostPid pid);
-  // Asks for a new survey and waits for it, at most for `limit`: programs may have grown, and
-  // others may have ended.
-  bool HasHostRoom(uint64_t bytes, std::chrono::milliseconds limit);
+  // Calls `done` once, from another thread, with whether the data of all programs and `bytes` more
+  // fit into host memory. Programs may have grown, and others may have ended, so it waits for a new
+  // survey, at most for `limit`. Several that wait share one survey.
+  void AskHostRoom(uint64_t bytes, Time limit, std::function<void(bool)> done);
 
   struct Picture {
     uint64_t version = 0;
@@ -115,6 +116,13 @@ class Manager {
     bool released = false;
   };
 
+  struct RoomQuestion {
+    uint64_t survey;  // it waits for the end of this one
+    Time until;
+    uint64_t bytes;
+    std::function<void(bool)> done;
+  };
+
   Manager(Outside outside, const Limits& limits)
       : outside_(std::move(outside)), coordinator_(limits) {}
   void Run();
@@ -134,6 +142,7 @@ class Manager {
   void NoteSilence(const std::set<std::string>& not_asked, const SurveyAnswer& answer);
   std::optional<bool> HasAnswered(const std::string& id, Time since) const;  // see Silences::End
   bool IsInOtherHands(const std::string& id) const;
+  void AnswerRoomQuestions(Work& work, Time now);
   void Changed(Work& work);
   // Runs `task` in a thread of its own, or in this one if none can be started.
   void InBackground(std::function<void()> task);
@@ -164,7 +173,7 @@ class Manager {
   bool survey_runs_ = false;
   bool surveyed_ = false;  // once at least
   uint64_t surveys_begun_ = 0, surveys_ended_ = 0;
-  std::condition_variable survey_ended_;
+  std::vector<RoomQuestion> room_questions_;
   int tasks_ = 0;                   // surveys, swaps and background threads that have not ended
   Work later_;                      // for the next step
   std::optional<Time> decide_at_;   // the decision may change then

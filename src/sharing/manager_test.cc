@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <future>
 
 namespace stasis::sharing {
 namespace {
@@ -147,6 +148,11 @@ class ManagerTest : public ::testing::Test,
         },
         "connections");
   }
+  bool HasHostRoom(uint64_t bytes) {
+    std::promise<bool> answer;
+    manager_->AskHostRoom(bytes, seconds(20), [&](bool has_room) { answer.set_value(has_room); });
+    return answer.get_future().get();
+  }
   State StateOf(const std::string& id) {
     std::lock_guard lock(mutex_);
     return programs_[id].state;
@@ -179,7 +185,24 @@ class ManagerTest : public ::testing::Test,
       answer.survey.gpus["gpu0"] = {80, 80 - used};
     }
     ++surveys_;
+    {
+      std::lock_guard lock(mutex_);
+      if (holds_surveys_) {
+        held_.push_back([done, answer] { done(answer); });
+        return;
+      }
+    }
     done(std::move(answer));
+  }
+  // Ends the surveys that have begun.
+  void LetGo() {
+    std::vector<std::function<void()>> held;
+    {
+      std::lock_guard lock(mutex_);
+      holds_surveys_ = false;
+      held.swap(held_);
+    }
+    for (const auto& end : held) end();
   }
 
   void Start(const Plan::Swap& swap, std::function<void(SwapResult)> done) override {
@@ -206,6 +229,8 @@ class ManagerTest : public ::testing::Test,
   std::map<std::string, Facts> programs_;
   std::map<std::string, Saved> saved_;
   int failures_ = 0;
+  bool holds_surveys_ = false;
+  std::vector<std::function<void()>> held_;
   std::atomic<int> surveys_{0}, late_surveys_{0}, swaps_{0};
   std::unique_ptr<Manager> manager_;
 };
@@ -256,23 +281,57 @@ TEST_F(ManagerTest, HostMemoryThatAnEndedProgramHasFreedIsFound) {
   programs_["old"].memory["gpu0"].data = 2000;
   Start();
   AwaitConnected();
-  EXPECT_FALSE(manager_->HasHostRoom(1, seconds(20)));
+  EXPECT_FALSE(HasHostRoom(1));
   {
     std::lock_guard lock(mutex_);
     programs_.erase("old");
   }
-  EXPECT_TRUE(manager_->HasHostRoom(1, seconds(20)));
+  EXPECT_TRUE(HasHostRoom(1));
 }
 
 TEST_F(ManagerTest, HostMemoryForAProgramThatHasGrownIsCounted) {
   Start();
   AwaitConnected();
-  EXPECT_TRUE(manager_->HasHostRoom(1, seconds(20)));
+  EXPECT_TRUE(HasHostRoom(1));
   {
     std::lock_guard lock(mutex_);
     programs_["old"].memory["gpu0"].data = 2000;
   }
-  EXPECT_FALSE(manager_->HasHostRoom(1, seconds(20)));
+  EXPECT_FALSE(HasHostRoom(1));
+}
+
+TEST_F(ManagerTest, QuestionsForHostMemoryShareASurveyThatHangs) {
+  Start();
+  AwaitConnected();
+  Await([&] { return HasHostRoom(1); }, "the first survey");
+  {
+    std::lock_guard lock(mutex_);
+    holds_surveys_ = true;
+  }
+  const int before = surveys_;
+  manager_->Refresh();
+  Await([&] { return surveys_ == before + 1; }, "a survey");
+  std::atomic<int> answers{0};
+  for (int i = 0; i < 100; ++i) {
+    manager_->AskHostRoom(1, seconds(20), [&](bool) { ++answers; });
+  }
+  EXPECT_EQ(answers, 0) << "the survey in progress began before";
+  LetGo();
+  Await([&] { return answers == 100; }, "the answers");
+  EXPECT_LE(surveys_, before + 3);
+}
+
+TEST_F(ManagerTest, AQuestionForHostMemoryIsAnsweredThoughASurveyHangs) {
+  Start();
+  AwaitConnected();
+  {
+    std::lock_guard lock(mutex_);
+    holds_surveys_ = true;
+  }
+  std::promise<bool> answer;
+  manager_->AskHostRoom(1, milliseconds(5), [&](bool has_room) { answer.set_value(has_room); });
+  EXPECT_TRUE(answer.get_future().get());
+  LetGo();
 }
 
 TEST_F(ManagerTest, EndsRightAfterASurveyThatMissesAProgram) {
@@ -284,7 +343,7 @@ TEST_F(ManagerTest, EndsRightAfterASurveyThatMissesAProgram) {
       std::lock_guard lock(mutex_);
       programs_.erase("old");
     }
-    (void)manager_->HasHostRoom(5000, seconds(20));
+    (void)HasHostRoom(5000);
     manager_.reset();
     programs_["old"] = old;
   }

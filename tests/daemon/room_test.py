@@ -12,6 +12,8 @@ from users_test import ALICE, BOB, User, for_all, leave
 
 # The limits in src/api/server_pool.h.
 CALLERS, KEPT, OF_ACCOUNT = 1024, 64, 64
+# That in src/api/operation_table.h.
+CALLS_OF_ACCOUNT = 128
 SUBORDINATES = 100000  # her subordinate ids
 STRANGERS = 20000  # users without an account
 
@@ -133,5 +135,31 @@ def more_users_than_the_limit(fixture: DaemonFixture):
     leave(fixture)
 
 
+def starts_during_a_survey_that_hangs(fixture: DaemonFixture):
+    """Jobs that are about to share GPUs wait for a survey. Others are served meanwhile."""
+    import grpc
+    for_all(fixture)
+    alice = User(fixture, ALICE)
+    messages, stubs = fixture.stubs()
+    fixture.hold_workers()
+    fixture.hold("worker")
+    channels = [fixture.channel(apart=True) for _ in range(4)]
+    request = messages.NoteShareRequest(starting=True)
+    calls = [stubs.StasisStub(channels[i % len(channels)]).NoteShare.future(request, timeout=120)
+             for i in range(CALLS_OF_ACCOUNT + 1)]
+    wait_until(lambda: any(call.done() for call in calls), 15, "the daemon does not take in all calls")
+    refused = [call for call in calls if call.done()]
+    demand([call.code() for call in refused] == [grpc.StatusCode.RESOURCE_EXHAUSTED], f"{refused}")
+    demand(alice.stasis("daemon", "status", "--json").json()["pid"] == fixture.pid, "another daemon answers")
+    demand([call for call in calls if call.done()] == refused, "another user's call has waited for them")
+    fixture.let_go("worker")
+    for call in calls:
+        demand(call in refused or call.exception() is None, f"{call.code()}")
+    for channel in channels:
+        channel.close()
+    fixture.leave_workers()
+    leave(fixture)
+
+
 if __name__ == "__main__":
-    sys.exit(main([descriptors, many_subordinate_ids, more_users_than_the_limit]))
+    sys.exit(main([descriptors, many_subordinate_ids, more_users_than_the_limit, starts_during_a_survey_that_hangs]))
