@@ -100,9 +100,12 @@ def toggled_by_the_drop_in(world, held, other):
         # The other program has taken its place, and uses the GPU.
         await_shares(world, lambda all_shares: all_shares[held.name]["state"] in ("suspended", "context kept"),
                      "the other program does not get the GPU")
+        # Or the daemon might swap it out again, idle as it is, before the second step.
+        world.stasis("share", "pin", held.name)
         drop_in(world, "--toggle", "--pid", pid)
         demand(shares(world)[held.name]["state"] == "awake", lambda: str(shares(world)))
         drop_in(world, "--toggle", "--pid", pid)
+        world.stasis("share", "unpin", held.name)
         demand(drop_in(world, "--get-state", "--pid", pid) == "checkpointed", "it is not checkpointed")
         other.await_rounds(2)
         # Its threads wait in the driver, and nothing but the drop-in brings it back.
