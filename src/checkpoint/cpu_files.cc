@@ -149,7 +149,7 @@ Result<CpuFiles> MakeCpuFiles(const store::ImageReader& image, const Paths& path
   }
   store::UnitReader::Selection selection;
   selection.page_files = true;
-  selection.files = page_files;
+  if (made.direct) selection.files = page_files;
   STASIS_ASSIGN(auto pages, store::UnitReader::Open(image, std::move(selection)));
   STASIS_TRY(
       Annotate(pages.MakeFiles(made.lock.get(), progress), "read CPU memory to " + made.folder));

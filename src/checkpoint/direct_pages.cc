@@ -112,7 +112,7 @@ Result<std::optional<DirectPages>> DirectPages::Choose(const store::ImageReader&
   return pages;
 }
 
-Status DirectPages::Write(const process::ProcessTree& tree, const process::MemoryWriter& writer,
+Status DirectPages::Write(const process::ProcessTree& tree, process::MemoryWriter& writer,
                           const Progress& progress) const {
   std::map<pid_t, process::HostPid> pids;
   std::vector<process::HostPid> targets;
@@ -122,6 +122,7 @@ Status DirectPages::Write(const process::ProcessTree& tree, const process::Memor
       store::Process process;
       process.pid = run.pid;
       STASIS_ASSIGN(const process::ProcessId id, FindRestored(process, tree));
+      STASIS_TRY(writer.Open(id));
       known = pids.emplace(run.pid, id.pid).first;
     }
     targets.push_back(known->second);

@@ -36,7 +36,7 @@ class DirectPages {
   // Writes the memory to the processes of `tree`, which CRIU has restored and which must not run
   // yet. Checks each page before it is written. The order is undefined, so after an error the
   // memory has undefined contents. Returns kDataLoss for a damaged page or a missing process.
-  Status Write(const process::ProcessTree& tree, const process::MemoryWriter& writer,
+  Status Write(const process::ProcessTree& tree, process::MemoryWriter& writer,
                const Progress& progress) const;
 
  private:

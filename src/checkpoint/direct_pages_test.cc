@@ -30,8 +30,14 @@ constexpr uint64_t kZeroPages = 100;
 // Collects writes in a string.
 class FakeWriter final : public process::MemoryWriter {
  public:
+  Status Open(const process::ProcessId& process) override {
+    EXPECT_EQ(process.pid.value, ::getpid());
+    is_open_ = true;
+    return {};
+  }
   Status Write(process::HostPid pid, uint64_t address, std::string_view data) const override {
     std::lock_guard lock(mutex_);
+    EXPECT_TRUE(is_open_);
     EXPECT_EQ(pid.value, ::getpid());
     if (fail) return Fail(Code::kPermissionDenied, "no writes here");
     EXPECT_GE(address, kBase + kPage);
@@ -43,6 +49,7 @@ class FakeWriter final : public process::MemoryWriter {
   mutable std::string memory = std::string(kPages * kPage, '\0');
 
  private:
+  bool is_open_ = false;
   mutable std::mutex mutex_;
 };
 
@@ -114,7 +121,7 @@ TEST_F(DirectPagesTest, PlainMemoryIsWrittenAndTheRestIsInFiles) {
   Dump("a");
   const DirectPages pages = MustChoose();
   EXPECT_EQ(pages.bytes(), kPages * kPage);
-  const FakeWriter writer;
+  FakeWriter writer;
   Status written = pages.Write(Tree(), writer, nullptr);
   ASSERT_TRUE(written) << written.error().ToString();
   EXPECT_TRUE(writer.memory == memory_);
@@ -150,7 +157,8 @@ TEST_F(DirectPagesTest, ADamagedPageIsFound) {
   byte = static_cast<char>(byte ^ 1);
   ASSERT_EQ(::pwrite(file.get(), &byte, 1, at), 1);
   const DirectPages pages = MustChoose();
-  Status written = pages.Write(Tree(), FakeWriter(), nullptr);
+  FakeWriter writer;
+  Status written = pages.Write(Tree(), writer, nullptr);
   ASSERT_FALSE(written);
   EXPECT_EQ(written.error().code, Code::kDataLoss) << written.error().ToString();
   EXPECT_NE(written.error().message.find("pages-1.img from byte"), std::string::npos)
@@ -166,7 +174,8 @@ TEST_F(DirectPagesTest, ErrorsOfTheWriterAreReported) {
   ASSERT_FALSE(written);
   EXPECT_NE(written.error().message.find("no writes here"), std::string::npos);
   auto cancel = [](uint64_t, uint64_t) { return false; };
-  Status cancelled = pages.Write(Tree(), FakeWriter(), cancel);
+  FakeWriter other;
+  Status cancelled = pages.Write(Tree(), other, cancel);
   ASSERT_FALSE(cancelled);
   EXPECT_EQ(cancelled.error().code, Code::kCancelled);
 }
@@ -176,7 +185,8 @@ TEST_F(DirectPagesTest, AProcessOutsideOfTheTreeIsNotWrittenTo) {
   const DirectPages pages = MustChoose();
   auto parent = process::ReadStat({::getppid()});
   ASSERT_TRUE(parent);
-  Status written = pages.Write({{*parent}}, FakeWriter(), nullptr);
+  FakeWriter writer;
+  Status written = pages.Write({{*parent}}, writer, nullptr);
   ASSERT_FALSE(written);
   EXPECT_EQ(written.error().code, Code::kDataLoss);
 }

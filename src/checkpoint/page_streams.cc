@@ -30,10 +30,11 @@ constexpr int kPipeBytes = 1 << 20;
 constexpr int kSmallPipeBytes = 1 << 19;  // if there are more than
 constexpr size_t kManyFiles = 16;
 // CRIU fills 8 MiB of its own pipes before it empties them into one of these. In a pipe of that
-// size it does not wait for the threads. The kernel grants it to privileged users only.
+// size it does not wait for the threads. Only the first files of a large program get one, because
+// of the limit for a user, and because all of a small process would be in the pipe when CRIU leaves
+// the process (CheckPages). By default the kernel grants it to privileged users only.
 constexpr int kLargePipeBytes = 8 << 20;
-// With less memory, all of a process might be in the pipe when CRIU leaves the process
-// (CheckPages).
+constexpr size_t kLargePipes = 3;
 constexpr uint64_t kLargeProgramBytes = 256 << 20;
 constexpr unsigned kMostThreads = 8;
 
@@ -97,8 +98,9 @@ PageStreams::~PageStreams() {
 
 Status PageStreams::MakeLinks(int folder_fd, size_t files) {
   const int usual = files > kManyFiles ? kSmallPipeBytes : kPipeBytes;
-  const int most = expected_bytes_ >= kLargeProgramBytes ? kLargePipeBytes : usual;
+  const bool is_large = expected_bytes_ >= kLargeProgramBytes;
   for (size_t i = 0; i < std::min(files, kMostFiles); ++i) {
+    const int most = is_large && i < kLargePipes ? kLargePipeBytes : usual;
     STASIS_ASSIGN(auto ends, MakePipe({most, usual}));
     const std::string target = fmt::format("/proc/self/fd/{}", kFirstFd + i);
     if (::symlinkat(target.c_str(), folder_fd, NameOf(i).c_str()) != 0) {

@@ -55,7 +55,8 @@ class PageStreams {
   Status Link(int folder_fd, size_t files);
   // The descriptors that CRIU must inherit: its number in CRIU, and the one here.
   std::map<int, int> descriptors() const;
-  // Starts the threads. Call it before CRIU begins.
+  // Starts the threads. Call it before CRIU writes, and after the last fork of a child process that
+  // uses this object.
   Status Start();
   // Call it when CRIU has inherited the descriptors.
   void CloseOurEnds();

@@ -332,14 +332,24 @@ Status Session::SendDump(const DumpRequest& request) {
 Status Session::PrepareDump(const DumpRequest& request, const Deadline& deadline) {
   STASIS_TRY(SendDump(request));
   auto first = Receive(deadline);
-  if (!first || first->type() != rpc::NOTIFY) return FinishDump(request, std::move(first), false);
+  if (!first || first->type() != rpc::NOTIFY) {
+    Status failed = FinishDump(request, std::move(first), false);
+    if (!failed && IsOverdue(failed.error())) {
+      failed.error().message = "CRIU did not start in time. It has not touched the program";
+      failed.error().hint =
+          "Check whether the storage answers. If it is only slow, use a longer --timeout.";
+      failed.error().not_undone = false;
+    }
+    return failed;
+  }
   // CRIU's first notification is pre-dump. It waits for the answer.
   notification_ = std::make_shared<rpc::Response>(std::move(*first));
   return {};
 }
 
 void Session::CancelPrepared() {
-  if (std::exchange(notification_, nullptr)) Reap();
+  notification_.reset();
+  if (socket_) Reap();
 }
 
 Status Session::Dump(const DumpRequest& request, const NotifyHandler& handler,

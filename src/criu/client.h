@@ -5,7 +5,7 @@
 // CRIU finds the log folder through /proc/PID/fd of the process that made it (SO_PEERCRED).
 //
 // If this process is killed, CRIU continues. During a dump it then gets no answer to `post-dump`
-// and resumes the tasks, so it must still be running.
+// and resumes the tasks, so it must still be running. Before that, at `pre-dump`, it exits.
 #pragma once
 
 #include <functional>
@@ -105,8 +105,8 @@ class CriuSession {
   // Optional, before Dump with the same request. Returns when CRIU is about to stop the program,
   // which therefore does not wait while CRIU starts.
   virtual Status PrepareDump(const DumpRequest& request, const Deadline& deadline);
-  // Ends a prepared dump that will not be continued, and waits until CRIU has exited. CRIU has not
-  // touched the program.
+  // Ends a CRIU whose dump will not be continued, before Dump was called, and waits for its exit
+  // for up to 10 s. CRIU has not touched the program.
   virtual void CancelPrepared() {}
   virtual Status Dump(const DumpRequest& request, const NotifyHandler& handler,
                       const Deadline& deadline) = 0;
@@ -181,8 +181,9 @@ class Session final : public CriuSession {
   std::pair<pid_t, process::HostPid> root_{};
   UniqueFd images_;
   UniqueFd log_folder_;
-  process::ProcessId dumped_;                    // the root of a dump
-  std::shared_ptr<rpc::Response> notification_;  // after PrepareDump: not answered yet
+  process::ProcessId dumped_;  // the root of a dump
+  // After PrepareDump: not answered yet. Shared, because the type is incomplete here.
+  std::shared_ptr<rpc::Response> notification_;
 };
 
 }  // namespace stasis::criu

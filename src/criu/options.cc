@@ -85,13 +85,10 @@ Status SetNetworkLock(Options& options, std::string_view text) {
   return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
               "'" + std::string(text) + "' is not one of iptables, nftables, skip");
 }
-rpc::NetworkLock WireLock(const Options& options) {
+rpc::NetworkLock WireLock(NetworkLock lock) {
   for (const LockName& row : kLocks) {
-    if (row.lock == options.network_lock) return row.wire;
+    if (row.lock == lock) return row.wire;
   }
-  // A program without connections loses nothing, and to remove the lock of nftables takes CRIU 25
-  // ms while it holds the program.
-  if (options.tcp == Tcp::kRefuse) return rpc::SKIP;
   return ProgramExists("iptables") ? rpc::IPTABLES : rpc::NFTABLES;
 }
 
@@ -178,7 +175,7 @@ void Apply(const Options& options, rpc::Opts* opts) {
   opts->set_orphan_pts_master(options.orphan_pts_master);
   opts->set_ext_unix_sk(options.external_unix_sockets);
   opts->set_evasive_devices(options.evasive_devices);
-  opts->set_network_lock(WireLock(options));
+  opts->set_network_lock(WireLock(options.network_lock));
   opts->set_tcp_skip_in_flight(options.tcp_skip_in_flight);
   // The protobuf field has 32 bits.
   constexpr uint64_t kMost = std::numeric_limits<int32_t>::max();

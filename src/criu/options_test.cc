@@ -45,20 +45,6 @@ TEST(Options, RefuseLossesByDefault) {
   EXPECT_FALSE(opts.link_remap());
 }
 
-// CRIU takes 25 ms to remove the lock while it holds the program.
-TEST(Options, TheNetworkIsLockedOnlyIfConnectionsAreAllowed) {
-  for (Tcp tcp : {Tcp::kRefuse, Tcp::kClose, Tcp::kKeep}) {
-    Options options;
-    options.tcp = tcp;
-    rpc::Opts opts;
-    Apply(options, &opts);
-    EXPECT_EQ(opts.network_lock() == rpc::SKIP, tcp == Tcp::kRefuse);
-    options.network_lock = NetworkLock::kNftables;
-    Apply(options, &opts);
-    EXPECT_EQ(opts.network_lock(), rpc::NFTABLES);
-  }
-}
-
 TEST(Options, ThePluginsErrorsAreAlwaysLogged) {
   for (int level : {-1, 0, 1, 4}) {
     Options options;

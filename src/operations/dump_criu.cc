@@ -1,4 +1,6 @@
 // The phases of a dump that CRIU takes part in: criu-start, cpu-dump and describe.
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "base/file.h"
@@ -9,6 +11,7 @@
 #include "gpu_state/gpu_away.h"
 #include "operations/dump_run.h"
 #include "process/end.h"
+#include "process/namespace.h"
 
 namespace stasis::operations {
 namespace {
@@ -23,9 +26,19 @@ constexpr int kCriuLockFd = 20;
 
 constexpr seconds kCriuStart{20};
 
+// Returns true if CRIU need not block the packets of connections: there are none, and it blocks no
+// others of a program that shares the network with it. With nftables, to end the block takes 25 ms,
+// during which CRIU holds the program.
+bool NeedsNoNetworkLock(const criu::DumpRequest& request) {
+  if (request.options.tcp != criu::Tcp::kRefuse) return false;
+  const auto ours = process::ReadNamespace({::getpid()}, "net");
+  const auto its = process::ReadNamespace(request.pid, "net");
+  return ours && its && *ours == *its;
+}
+
 }  // namespace
 
-// CRIU examines the machine before it stops the program, which takes it up to 25 ms.
+// CRIU reads its options and examines the kernel before it stops the program, for up to 25 ms.
 Phase DumpRun::CriuStart() {
   return {.name = "criu-start",
           .timeout = kCriuStart,
@@ -37,11 +50,12 @@ Phase DumpRun::CriuStart() {
             request_.options = dump_.criu;
             request_.options.plugins = facts_.criu_plugins;
             facts_.stdio.ApplyTo(request_.options);
-            std::map<int, int> fds = {{kCriuLockFd, session_.journal->lock_fd()}};
-            if (streams_) {
-              fds.merge(streams_->descriptors());
-              STASIS_TRY(StreamError(streams_->Start()));
+            if (request_.options.network_lock == criu::NetworkLock::kAuto &&
+                NeedsNoNetworkLock(request_)) {
+              request_.options.network_lock = criu::NetworkLock::kSkip;
             }
+            std::map<int, int> fds = {{kCriuLockFd, session_.journal->lock_fd()}};
+            if (streams_) fds.merge(streams_->descriptors());
             STASIS_ASSIGN(criu_,
                           session_.criu->StartDump(facts_.criu_path, request_, facts_.in_own_pidns,
                                                    fds, scope.deadline()));
@@ -102,6 +116,7 @@ Status DumpRun::FinishHalfEnded(Status dumped) {
 }
 
 Status DumpRun::RunCriu(PhaseScope& scope) {
+  if (streams_) STASIS_TRY(StreamError(streams_->Start()));
   Status answered;
   Status dumped = criu_->Dump(
       request_,

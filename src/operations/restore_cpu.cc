@@ -183,7 +183,7 @@ Status RestoreRun::KillRestored() {
 bool RestoreRun::MayFillCpuMemory() const {
   // CRIU's plugin for AMD GPUs works on the program's memory before and after this moment.
   return checkpoint::NeedsCpuFiles(manifest()) && !options_.held && !is_hip() &&
-         process::VmWriter::MayWrite();
+         process::MemWriter::MayWrite();
 }
 
 // Unpacks CRIU's files from the image's pages.
@@ -228,16 +228,28 @@ Phase RestoreRun::CpuRestore() {
   return phase;
 }
 
+// If the root was killed, another process may have its id. CRIU is a child of the shim, and the
+// root is a child of one of both. Nobody else can start a process below them.
+Status RestoreRun::CheckIsBelowShim(process::Stat at) const {
+  for (int level = 0; level < 2; ++level) {
+    if (at.parent == host_->shim().pid) return {};
+    STASIS_ASSIGN(at, process::ReadStat(at.parent));
+  }
+  return Fail(Code::kUnavailable, "the restored program has ended");
+}
+
 // Writes the memory that CRIU's files lack.
 Phase RestoreRun::CpuFill() {
-  return {.name = kCpuFill, .timeout = seconds(600), .run = [this](PhaseScope& scope) -> Status {
+  return {.name = kCpuFill, .timeout = seconds(3600), .run = [this](PhaseScope& scope) -> Status {
             if (!cpu_files_.direct) return {};  // CRIU has restored all memory
             STASIS_ASSIGN(const auto tree, process::ReadTree(stopped_root_));
+            STASIS_TRY(CheckIsBelowShim(tree.root()));
             auto progress = [&](uint64_t done, uint64_t total) {
               scope.ReportBytes(done, total);
               return !scope.deadline().passed() && !scope.Abandoned();
             };
-            Status written = cpu_files_.direct->Write(tree, process::VmWriter(), progress);
+            process::MemWriter writer;
+            Status written = cpu_files_.direct->Write(tree, writer, progress);
             if (!written && written.error().code == Code::kCancelled)
               return Fail(plan::WhyStopped(scope, plan::TookTooLong()));
             STASIS_TRY(std::move(written));

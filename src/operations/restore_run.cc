@@ -67,7 +67,7 @@ Phase RestoreRun::ImageVerify() {
   return {
       .name = "image-verify", .timeout = seconds(3600), .run = [this](PhaseScope& scope) -> Status {
         // Skips the units, which are checked when they are read: blocks by data-read, pages by
-        // cpu-read.
+        // cpu-read and cpu-fill.
         auto report =
             reader_.Verify(store::VerifyLevel::kAllButUnits, [&](uint64_t done, uint64_t total) {
               scope.ReportBytes(done, total);

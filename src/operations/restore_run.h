@@ -102,6 +102,7 @@ class RestoreRun {
                                                        const Deadline& deadline);
   // Called while the restored tree is stopped.
   Status CheckStoppedTree(process::HostPid root) const;
+  Status CheckIsBelowShim(process::Stat at) const;
   Status NoteRoot(process::HostPid root);
   // Adapts the device files of a restored container to this machine and its GPUs.
   Status RenewDeviceNodes() const;
