@@ -18,7 +18,7 @@ from world import demand  # noqa: E402
 NO_VERB = {"operation", "checkpoint", "error", "plugin", "transfer", "migration", "bench-remote", "bench-restore",
            "gpu-report"}
 # Commands that show a program's output or a text, and have no document.
-NO_DOCUMENT = {"attach", "help", "receive"}
+NO_DOCUMENT = {"attach", "arena-ready", "help", "receive"}
 # bench.verb, bench.remote and bench.restore compare the schemas of bench, which takes long, migration.moves that of
 # migrate, and cli.gpu_report that of the conformance checks.
 NOT_RUN = {"operation", "checkpoint", "transfer", "migration", "bench", "bench-remote", "bench-restore",

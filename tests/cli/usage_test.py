@@ -74,7 +74,7 @@ def verbs(world, path=()):
 
 
 # Not tested below, because these run long or show a program's output.
-ELSEWHERE = {"bench", "attach", "daemon start", "migrate", "receive"}
+ELSEWHERE = {"bench", "attach", "arena ready", "daemon start", "migrate", "receive"}
 
 
 def full_disk(world):
