@@ -117,15 +117,20 @@ Result<v1::Job> WaitJob(Call& call, const v1::WaitJobRequest& request) {
 }
 
 Result<v1::KillJobResponse> KillJob(Call& call, const v1::KillJobRequest& request) {
+  const jobs::Store store(call.paths.jobs());
+  if (request.lost()) {
+    STASIS_TRY(store.NoteLost(request.job()));
+    return v1::KillJobResponse();
+  }
   const int signal = request.signal();
   if (signal <= 0 || signal >= NSIG) {
     return FailUsage(fmt::format("'{}' is not a signal's number", signal));
   }
-  const jobs::Store store(call.paths.jobs());
   uint32_t reached = 0;
   const Deadline deadline = Deadline::In(kKillTimeout);
   for (;;) {
     STASIS_ASSIGN(jobs::Job job, store.Load(request.job()));
+    STASIS_TRY(jobs::CheckHere(job));
     std::vector<Receiver> receivers = Receivers(job, request.only_root());
     if (receivers.empty() && reached == 0) {
       return Fail(Code::kFailedPrecondition,

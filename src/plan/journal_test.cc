@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "config/open_paths.h"
+#include "process/host_name.h"
 
 namespace stasis::plan {
 namespace {
@@ -66,6 +67,39 @@ class JournalTest : public testing::Test {
   std::string folder_;
   Paths paths_;
 };
+
+TEST_F(JournalTest, AnEntryOfAnotherMachineIsLeftAlone) {
+  BeginAndDie("dump", 4711, false);
+  auto names = ListDir(paths_.journal());
+  ASSERT_TRUE(names && names->size() == 1);
+  const std::string path = paths_.journal() + "/" + names->front();
+  auto text = ReadFile(path);
+  ASSERT_TRUE(text);
+  auto replace = [&](const std::string& old, const std::string& by) {
+    const size_t at = text->find(old);
+    ASSERT_NE(at, text->npos) << old << " in " << *text;
+    text->replace(at, old.size(), by);
+  };
+  replace(*process::BootId(), "another");
+  ASSERT_TRUE(WriteFileDurably(path, *text));
+  auto earlier = ScanJournal(paths_, Deadline::In(milliseconds(50)));
+  ASSERT_TRUE(earlier && earlier->size() == 1);
+  EXPECT_FALSE(earlier->front().foreign) << "it is of an earlier boot of this machine";
+  earlier->clear();
+  replace("\"host\":\"" + process::HostName(), "\"host\":\"another-" + process::HostName());
+  ASSERT_TRUE(WriteFileDurably(path, *text));
+  auto entries = ScanJournal(paths_, Deadline::In(milliseconds(50)));
+  ASSERT_TRUE(entries && entries->size() == 1);
+  EXPECT_TRUE(entries->front().foreign);
+  EXPECT_FALSE(entries->front().lock);
+  EXPECT_EQ(entries->front().operation.host, "another-" + process::HostName());
+  // Its process ids are those of other processes here.
+  auto journal = Journal::Prepare(paths_, "suspend");
+  ASSERT_TRUE(journal);
+  Status begun = journal->Begin(Make("suspend", 4711));
+  EXPECT_TRUE(begun) << begun.error().ToString();
+  EXPECT_TRUE(journal->Finish());
+}
 
 TEST_F(JournalTest, LaterNotesAndEndedPhasesAreRead) {
   {
