@@ -261,7 +261,7 @@ Status RefuseOverlap(const Paths& paths, const Operation& operation, Left left,
     }
     return Fail(Code::kAborted,
                 "a " + other->verb + " of " + other->target + " is under way (process " +
-                    ToString(other->owner.pid) + ")",
+                    ToString(other->owner.pid) + (elsewhere ? " of " + other->host : "") + ")",
                 "wait for it to end");
   }
   return {};
@@ -407,6 +407,28 @@ Status CheckJobNotUnderWay(const Paths& paths, const std::string& job) {
   Operation operation;
   operation.job = job;
   return RefuseOverlap(paths, operation, Left::kIgnore);
+}
+
+Result<size_t> TakeOverEntries(const Paths& paths, const std::string& job) {
+  STASIS_ASSIGN(const std::string boot, process::BootId());
+  STASIS_ASSIGN(auto entries, EntryPaths(paths));
+  size_t taken = 0;
+  for (const auto& path : entries) {
+    auto fd = Open(path, O_RDWR | O_APPEND);
+    if (!fd || !TryLock(fd->get()) || !StillLinked(fd->get())) continue;
+    auto text = ReadFile(path, kMaxEntryBytes);
+    auto operation = text ? ParseEntry(*text) : Result<Operation>(Fail(text.error()));
+    if (!operation || operation->job != job || !IsOfOtherHost(*operation, boot)) continue;
+    // Removes a torn line, because this one would continue it.
+    const size_t whole = text->rfind('\n') + 1;
+    if (whole < text->size() && ::ftruncate(fd->get(), static_cast<off_t>(whole)) != 0) {
+      return FailErrno(errno, "truncate " + path);
+    }
+    const std::string note = json{{"note", {{"host", ""}}}}.dump() + "\n";
+    STASIS_TRY(Annotate(WriteAll(fd->get(), note), "write the journal " + path));
+    ++taken;
+  }
+  return taken;
 }
 
 Status RemoveEntry(const JournalEntry& entry) {

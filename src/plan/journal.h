@@ -154,6 +154,9 @@ Result<std::vector<JournalEntry>> ScanJournal(const Paths& paths, const Deadline
 Status CheckNotUnderWay(const Paths& paths, const process::ProcessId& id);
 // Does the same for a job, because a restore works on a job before the job has processes.
 Status CheckJobNotUnderWay(const Paths& paths, const std::string& job);
+// Takes over the entries of a job that other machines wrote and left, as if they were of an earlier
+// boot of this machine, so that recovery works on them here. Returns their number.
+Result<size_t> TakeOverEntries(const Paths& paths, const std::string& job);
 Status RemoveEntry(const JournalEntry& entry);
 
 }  // namespace stasis::plan
