@@ -40,6 +40,15 @@ Task::Job Task::ReadJob() {
   return job;
 }
 
+// Slurm starts a task again only after its last step has ended. A node that has failed could not
+// record that.
+Task::Job Task::ReadEarlierJob() {
+  Job job = ReadJob();
+  if (job.state != "elsewhere") return job;
+  commands_.Run({"kill", "--lost", options_.job});
+  return ReadJob();
+}
+
 // A detached program would be killed at the end of the task.
 Words Task::WordsToRun() const {
   return {"run", "--attach", "--detach-keys", "none", "--job", options_.job};
@@ -47,7 +56,7 @@ Words Task::WordsToRun() const {
 
 // Returns the words of the command that continues or starts a requeued task, before `--`.
 Words Task::WordsToContinue() {
-  const Job job = ReadJob();
+  const Job job = ReadEarlierJob();
   began_ended_ = job.state == "exited";
   const bool has_images = !Images().empty();
   if (has_images && job.state == "exited" && job.code == 0) {
@@ -111,7 +120,7 @@ Status Task::Start(const Words& environment) {
   } else {
     STASIS_TRY(CheckRepository());
     // The numbers of Slurm's jobs start again when a cluster is set up anew.
-    if (ReadJob().state != "absent") commands_.Run({"delete", options_.job});
+    if (ReadEarlierJob().state != "absent") commands_.Run({"delete", options_.job});
   }
   if (words[0] == "restore") return commands_.StartAttached(words);
   for (const std::string& variable : environment) {

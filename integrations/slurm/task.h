@@ -73,6 +73,7 @@ class Task {
     bool HasProgram() const;
   };
   Job ReadJob();
+  Job ReadEarlierJob();
   Status Start(const std::vector<std::string>& environment);
   Status CheckRepository();
   bool WantsReserve();

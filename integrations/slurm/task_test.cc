@@ -33,6 +33,7 @@ class FakeCommands : public Commands {
     }
     if (args[0] == "dump") state = "dumped";
     if (args[0] == "delete") state = "absent";
+    if (args[0] == "kill" && args[1] == "--lost") state = "lost";
     return 0;
   }
   std::string Ask(const Words& args) override {
@@ -180,6 +181,17 @@ TEST_F(TaskTest, RequeuedTaskIsRestored) {
   EXPECT_THAT(
       commands_.log,
       ElementsAre("attached: run --attach --detach-keys none --job slurm-7.0.0 --or-restore "
+                  "--gpu-map auto -- train --fast"));
+}
+
+TEST_F(TaskTest, TaskOfANodeThatFailedIsRestored) {
+  Make("", 1);
+  commands_.state = "elsewhere";
+  ASSERT_TRUE(task_->Begin({}));
+  EXPECT_THAT(
+      commands_.log,
+      ElementsAre("kill --lost slurm-7.0.0",
+                  "attached: run --attach --detach-keys none --job slurm-7.0.0 --or-restore "
                   "--gpu-map auto -- train --fast"));
 }
 

@@ -143,6 +143,7 @@ Result<int> Attach(const Call& call, const std::string& id, const v1::AttachOpti
   const jobs::Store store(call.paths.jobs());
   STASIS_ASSIGN(const jobs::Job job, store.Load(id));
   STASIS_TRY(jobs::CheckHasOutput(job, "attach to"));
+  STASIS_TRY(jobs::CheckHere(job));
   if (job.state != jobs::State::kRunning) {
     return Fail(
         Code::kFailedPrecondition,

@@ -72,6 +72,7 @@ v1::Job ToMessage(const jobs::Job& job, const GpuUsage& gpu) {
   if (job.dumped_image) message.set_dumped_image(Utf8(*job.dumped_image));
   message.set_moved_to(Utf8(jobs::MovedTo(job)));
   message.set_perhaps_moved_to(Utf8(jobs::PerhapsMovedTo(job)));
+  if (job.state == jobs::State::kElsewhere) message.set_node(Utf8(job.processes->host));
   if (job.processes) {
     *message.mutable_root() = ToMessage(job.processes->root);
     if (!jobs::IsAdopted(job)) {

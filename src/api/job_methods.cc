@@ -52,6 +52,17 @@ std::vector<Receiver> Receivers(const jobs::Job& job, bool only_root) {
   return receivers;
 }
 
+// A machine that has failed may have left an interrupted operation. The job may have ended before
+// that operation, for example during a dump, so that only the operation is left.
+Status NoteLost(const Paths& paths, const jobs::Store& store, const std::string& id) {
+  const Status noted = store.NoteLost(id);
+  if (!noted && noted.error().code != Code::kFailedPrecondition) return noted;
+  STASIS_ASSIGN(const jobs::Job job, store.Load(id));
+  if (job.state == jobs::State::kElsewhere) return noted;
+  STASIS_ASSIGN(const size_t taken, plan::TakeOverEntries(paths, id));
+  return taken > 0 ? Status() : noted;
+}
+
 }  // namespace
 
 Result<v1::ManageJobResponse> ManageJob(Call& call, const v1::ManageJobRequest& request) {
@@ -117,15 +128,20 @@ Result<v1::Job> WaitJob(Call& call, const v1::WaitJobRequest& request) {
 }
 
 Result<v1::KillJobResponse> KillJob(Call& call, const v1::KillJobRequest& request) {
+  const jobs::Store store(call.paths.jobs());
+  if (request.lost()) {
+    STASIS_TRY(NoteLost(call.paths, store, request.job()));
+    return v1::KillJobResponse();
+  }
   const int signal = request.signal();
   if (signal <= 0 || signal >= NSIG) {
     return FailUsage(fmt::format("'{}' is not a signal's number", signal));
   }
-  const jobs::Store store(call.paths.jobs());
   uint32_t reached = 0;
   const Deadline deadline = Deadline::In(kKillTimeout);
   for (;;) {
     STASIS_ASSIGN(jobs::Job job, store.Load(request.job()));
+    STASIS_TRY(jobs::CheckHere(job));
     std::vector<Receiver> receivers = Receivers(job, request.only_root());
     if (receivers.empty() && reached == 0) {
       return Fail(Code::kFailedPrecondition,

@@ -43,6 +43,7 @@ class Keeper {
       const bool runs = job.state == jobs::State::kRunning;
       STASIS_TRY(WatchGrowth());
       if (jobs::HasEnded(job.state) && !wait_) break;
+      if (!wait_) STASIS_TRY(jobs::CheckHere(job));
       if (!runs) needs_.clear_needs();
       if (runs && changed) Renew();
       if (runs && !changed) Look();

@@ -44,6 +44,8 @@ Result<v1::ReadLogResponse> ReadLog(Call& call, const v1::ReadLogRequest& reques
     STASIS_TRY(Send(call, log, static_cast<uint64_t>(st.st_size)));
     return last;
   }
+  // Another machine's additions to the log cause no events here.
+  STASIS_TRY(jobs::CheckHere(job));
   STASIS_ASSIGN(jobs::Watch watch, jobs::Watch::Start(store, job.id, job.log));
   for (;;) {
     // The log is read after the state, so that it is complete if the job has ended.

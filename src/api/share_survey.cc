@@ -230,6 +230,7 @@ void AddHostBytes(const Paths& paths, v1::ShareSurvey& survey) {
 // Returns true if the job shares GPUs now, or will when it is restored.
 bool MayShare(const jobs::Job& job) {
   if (job.share.empty() || jobs::WasMoved(job)) return false;
+  if (job.state == jobs::State::kElsewhere) return false;
   return !jobs::HasEnded(job.state) ||
          (!job.checkpoints.empty() && !job.checkpoints.back().image.empty());
 }

@@ -29,6 +29,7 @@ std::string StateText(const v1::Job& job) {
   if (job.context_kept() && !job.failed()) return "suspended, context kept";
   if (!job.moved_to().empty()) return "moved to " + job.moved_to();
   if (!job.perhaps_moved_to().empty()) return "perhaps moved to " + job.perhaps_moved_to();
+  if (!job.node().empty()) return "on " + job.node();
   if (job.state() == "exited" && job.has_code()) return fmt::format("exited {}", job.code());
   return job.state() == "running" && !job.shim() ? "running, no shim" : job.state();
 }
@@ -66,6 +67,7 @@ nlohmann::json ToJson(const v1::Job& job) {
   if (job.moved_to().empty()) document["moved_to"] = nullptr;
   if (job.perhaps_moved_to().empty()) document["perhaps_moved_to"] = nullptr;
   if (job.share().empty()) document["share"] = nullptr;
+  if (job.node().empty()) document["node"] = nullptr;
   document["agent"] = !job.agent_library().empty();
   if (!job.has_code()) {
     for (const char* of_end : {"code", "signal", "ended_ms"}) document.erase(of_end);

@@ -29,6 +29,13 @@ bool MayBlameImage(const Error& error) {
 Result<Restart> PlanRestart(const v1::Job& job, const v1::ListCheckpointsResponse& history) {
   const std::string& id = job.id();
   const bool exited = job.state() == "exited", dumped = job.state() == "dumped";
+  if (!job.node().empty()) {
+    return Fail(Code::kFailedPrecondition,
+                fmt::format("job {} runs on {}, not on this machine", id, job.node()),
+                fmt::format("if {} has failed, `stasis kill --lost {}` records that the job has "
+                            "ended",
+                            job.node(), id));
+  }
   if (!exited && !dumped && job.state() != "lost") {
     return Fail(Code::kFailedPrecondition, fmt::format("job {} is {}", id, job.state()),
                 "one program at a time has the name; `stasis attach " + id + "` shows this one");

@@ -13,6 +13,7 @@ struct KillOptions {
   std::string job;
   std::string signal = "TERM";
   bool only = false;
+  bool lost = false;
 };
 
 struct SignalRow {
@@ -44,10 +45,13 @@ Outcome Kill(const Globals& globals, const KillOptions& options) {
   request.set_job(options.job);
   request.set_signal(signal);
   request.set_only_root(options.only);
+  request.set_lost(options.lost);
   STASIS_ASSIGN(auto client, OpenClient(globals));
   STASIS_ASSIGN(const v1::KillJobResponse response, client.KillJob(request));
   PrintResult(globals, "",
-              {{"id", options.job}, {"signal", signal}, {"processes", response.processes()}});
+              {{"id", options.job},
+               {"signal", options.lost ? 0 : signal},
+               {"processes", response.processes()}});
   return 0;
 }
 
@@ -57,8 +61,15 @@ void RegisterKill(App app, const std::function<void(Action)>& select) {
   auto options = std::make_shared<KillOptions>();
   auto verb = app.add_subcommand("kill", "Send a signal to all processes of a job");
   verb->add_option("JOB", options->job, "The job")->required();
-  verb->add_option("-s,--signal", options->signal, "Name or number of the signal (default: TERM)");
-  verb->add_flag("--only", options->only, "Send the signal to the job's first process only");
+  auto signal = verb->add_option("-s,--signal", options->signal,
+                                 "Name or number of the signal (default: TERM)");
+  auto only =
+      verb->add_flag("--only", options->only, "Send the signal to the job's first process only");
+  auto lost = verb->add_flag("--lost", options->lost,
+                             "Send nothing, but record that a job of another machine has ended: "
+                             "use it if that machine has failed");
+  lost->excludes(signal);
+  lost->excludes(only);
   verb->callback([=] { select([=](const Globals& globals) { return Kill(globals, *options); }); });
 }
 

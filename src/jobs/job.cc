@@ -36,8 +36,8 @@ bool IsCriu(const process::Stat& stat) {
   return std::find(std::begin(kCriu), std::end(kCriu), stat.comm) != std::end(kCriu);
 }
 
-constexpr std::string_view kStates[] = {"starting", "running", "ending",
-                                        "exited",   "dumped",  "lost"};
+constexpr std::string_view kStates[] = {"starting", "running", "ending",   "exited",
+                                        "dumped",   "lost",    "elsewhere"};
 
 // Returns the rest of Job::dumped_image after `prefix`, or an empty string if the job was not
 // dumped to such a place.
@@ -55,6 +55,15 @@ std::optional<State> ParseState(std::string_view name) {
   const auto* at = std::find(std::begin(kStates), std::end(kStates), name);
   if (at == std::end(kStates)) return std::nullopt;
   return static_cast<State>(at - std::begin(kStates));
+}
+
+Status CheckHere(const Job& job) {
+  if (job.state != State::kElsewhere || !job.processes) return {};
+  const std::string& host = job.processes->host;
+  return Fail(Code::kFailedPrecondition,
+              "job " + job.id + " runs on " + host + ", not on this machine",
+              "run the command on " + host + ". If " + host + " has failed, `stasis kill --lost " +
+                  job.id + "` records that the job has ended");
 }
 
 std::string_view KindName(CheckpointKind kind) {

@@ -47,7 +47,12 @@ struct Processes {
   process::ProcessId root;
   std::string boot_id;
   FileId log;  // identifies the log file independent of its name; 0 if there is none
-  bool operator==(const Processes&) const = default;
+  // Name of the machine on which they run; empty in records of older versions.
+  std::string host = {};
+  // The database does not have the host.
+  bool operator==(const Processes& other) const {
+    return shim == other.shim && root == other.root && boot_id == other.boot_id && log == other.log;
+  }
 };
 
 // How the root ended, as recorded by its shim.
@@ -66,6 +71,8 @@ enum class State {
   kExited,
   kDumped,
   kLost,  // the root's end was not recorded: reboot, killed shim, or adopted job
+  // It was started on another machine that sees the same folders, and its end was not recorded.
+  kElsewhere,
 };
 std::string_view StateName(State state);
 std::optional<State> ParseState(std::string_view name);
@@ -106,6 +113,9 @@ struct Job {
 
 // The classes of jobs that share GPUs: "interactive" and "batch".
 bool IsShareClass(std::string_view name);
+
+// Returns an error that names the machine if the job runs on another one.
+Status CheckHere(const Job& job);
 
 // Returns "HOST/JOB" if the job's program is known to have been moved to another host, otherwise an
 // empty string.

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "jobs/agent_library.h"
 #include "jobs/record.h"
+#include "process/host_name.h"
 #include "process/identity.h"
 #include "process/memory.h"
 #include "process/search.h"
@@ -208,6 +209,7 @@ Result<Job> Manage(const Store& store, const ManageRequest& request) {
   wanted.adopted = Processes{};
   wanted.adopted->root = root.id;
   STASIS_ASSIGN(wanted.adopted->boot_id, process::BootId());
+  wanted.adopted->host = process::HostName();
   wanted.check = [&]() -> Status {
     STASIS_ASSIGN(auto tree, process::ReadTree(root.id.pid));
     STASIS_TRY(CheckTreeIsOwn(tree));

@@ -12,6 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr size_t kMaxHostBytes = 64;  // of uname(2)
 constexpr int64_t kMaxTimeMs = int64_t{1} << 50;
 
 // An invalid field. Thrown and caught in this file only.
@@ -99,6 +100,7 @@ std::string EncodeProcesses(const Processes& processes) {
   const Json document = {
       {"version", shim::kRecordVersion},
       {"boot_id", processes.boot_id},
+      {"host", processes.host},
       {"shim", ToJson(processes.shim)},
       {"root", ToJson(processes.root)},
       {"log", {{"device", processes.log.device}, {"inode", processes.log.inode}}}};
@@ -111,7 +113,8 @@ Result<Processes> DecodeProcesses(const std::string& text) {
     return Processes{ShimProcess(document),
                      Process(document, "root"),
                      Text(document, "boot_id", 64),
-                     {Unsigned(log, "device"), Unsigned(log, "inode")}};
+                     {Unsigned(log, "device"), Unsigned(log, "inode")},
+                     document.contains("host") ? Text(document, "host", kMaxHostBytes) : ""};
   });
 }
 

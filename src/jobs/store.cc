@@ -16,6 +16,7 @@
 #include "jobs/database.h"
 #include "jobs/locks.h"
 #include "jobs/record.h"
+#include "process/host_name.h"
 #include "process/search.h"
 #include "shim/shim_protocol.h"
 
@@ -42,9 +43,16 @@ bool IsSameSeen(const Job& a, const Job& b) {
          a.dumped_image == b.dumped_image;
 }
 
-// Returns false for transient states, which would soon be wrong if they were saved.
+// Returns false for transient states, which would soon be wrong if they were saved, and for what
+// only the job's own machine knows.
 bool IsWorthRemembering(const Job& job) {
-  return job.state != State::kStarting && job.state != State::kEnding;
+  return job.state != State::kStarting && job.state != State::kEnding &&
+         job.state != State::kElsewhere;
+}
+
+// Returns true if the processes belong to another machine, not to an earlier boot of this one.
+bool IsElsewhere(const Processes& processes) {
+  return !processes.host.empty() && processes.host != process::HostName();
 }
 
 }  // namespace
@@ -89,6 +97,8 @@ Status Store::ReadState(Job& job, const Job& known) const {
     job.state = State::kRunning;
   } else if (job.has_shim) {
     job.state = State::kEnding;
+  } else if (!this_boot && !job.dumped_image && IsElsewhere(*processes)) {
+    job.state = State::kElsewhere;
   } else {
     // Without a shim the exit code was not recorded, but the mark of a dump shows why the job was
     // killed.
@@ -206,6 +216,7 @@ Result<Target> Store::ResolveTarget(const std::string& text) const {
   Target target;
   if (!all_digits) {
     STASIS_ASSIGN(Job job, Load(text));
+    STASIS_TRY(CheckHere(job));
     if (job.state == State::kRunning && job.processes) target.root = job.processes->root;
     target.job = std::move(job);
     return target;

@@ -103,6 +103,10 @@ class Store {
   Status MarkDumped(const std::string& id, const process::ProcessId& root,
                     const std::string& image) const;
   Status ClearDumped(const std::string& id) const;
+  // Records that the processes of a job on another machine have ended: it is lost. Returns
+  // kFailedPrecondition for a job of this machine, whose processes can be looked at, and if its
+  // shim is known to be alive.
+  Status NoteLost(const std::string& id) const;
 
   // Returns the job that a process belongs to: it is the root, below the root, or below the shim.
   // If jobs are nested, returns the innermost one.

@@ -278,6 +278,7 @@ Status Store::Delete(const std::string& id) const {
   // The start or restore was killed. The job looks as if it was starting only because this process
   // holds the lock.
   if (job && job->state == State::kStarting && held) job->state = State::kLost;
+  if (job) STASIS_TRY(CheckHere(*job));
   if (job && !HasEnded(job->state)) {
     return Fail(Code::kFailedPrecondition,
                 "job " + id + " is " + std::string(StateName(job->state)),
@@ -305,6 +306,32 @@ Status Store::ClearDumped(const std::string& id) const {
   std::string path = Folder(id) + "/" + shim::kDumpedFile;
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) return FailErrno(errno, "remove " + path);
   return FsyncPath(Folder(id));
+}
+
+Status Store::NoteLost(const std::string& id) const {
+  STASIS_ASSIGN(const Claim claim, Hold(id));
+  const Job& job = claim.job();
+  if (job.state != State::kElsewhere || !job.processes) {
+    return Fail(
+        Code::kFailedPrecondition,
+        "job " + id + " is " + std::string(StateName(job.state)) + ", not on another machine",
+        "`stasis kill " + id + "` ends a job of this machine");
+  }
+  // A living shim keeps this lock. Servers of shared folders let go of the locks of a machine that
+  // has failed.
+  const std::string shim_lock = claim.folder() + "/" + shim::kShimLock;
+  const auto shim = LockFile(shim_lock, LOCK_EX | LOCK_NB);
+  if (!shim && shim.error().code == Code::kAborted) {
+    const std::string& host = job.processes->host;
+    return Fail(Code::kFailedPrecondition,
+                "job " + id + " still runs on " + host + ": " + shim_lock + " is locked",
+                "end it there. If " + host + " has failed, try again in a few minutes");
+  }
+  // Without a host it is a job of an earlier boot. The machine that has its processes still knows
+  // them by its boot id.
+  Processes processes = *job.processes;
+  processes.host.clear();
+  return WriteFileDurably(claim.folder() + "/" + shim::kProcessFile, EncodeProcesses(processes));
 }
 
 }  // namespace stasis::jobs

@@ -1,11 +1,15 @@
 #include "jobs/store.h"
 
 #include <gmock/gmock.h>
+#include <sys/file.h>
 
 #include <thread>
 
 #include "jobs/database.h"
+#include "jobs/locks.h"
+#include "jobs/record.h"
 #include "jobs/test_jobs.h"
+#include "process/host_name.h"
 
 namespace stasis::jobs {
 namespace {
@@ -261,6 +265,61 @@ TEST_F(StoreTest, JobOfAnotherBootIsLostUnlessItsEndWasRecorded) {
   ASSERT_TRUE(WriteFileDurably(path, record));
   EXPECT_EQ(Look("a").state, State::kLost);
   EXPECT_FALSE(Look("a").has_shim);
+}
+
+TEST_F(StoreTest, JobOfAnotherMachineRunsThere) {
+  StartedJob started = Run("a", "exit 0");
+  End("a");
+  AwaitGone(started.shim);
+  const std::string path = store.Folder("a") + "/process.json";
+  auto text = ReadFile(path);
+  ASSERT_TRUE(text);
+  auto processes = DecodeProcesses(*text);
+  ASSERT_TRUE(processes);
+  EXPECT_EQ(processes->host, process::HostName());
+  processes->boot_id = "another";
+  processes->root.start_time += 1;  // its end is not recorded
+  ASSERT_TRUE(WriteFileDurably(path, EncodeProcesses(*processes)));
+  EXPECT_EQ(Look("a").state, State::kLost) << "an earlier boot of this machine";
+
+  processes->host = "node7";
+  processes->root.start_time += 1;
+  const std::string record = EncodeProcesses(*processes);
+  ASSERT_TRUE(WriteFileDurably(path, record));
+  const Job job = Look("a");
+  EXPECT_EQ(job.state, State::kElsewhere);
+  auto listed = store.List();
+  ASSERT_TRUE(listed && listed->size() == 1 && listed->front().job);
+  EXPECT_EQ(listed->front().job->state, State::kElsewhere);
+  EXPECT_EQ(listed->front().job->changed_ms, job.changed_ms) << "looking has changed it";
+  EXPECT_EQ(ReadFile(path).value_or(""), record);
+  auto expect_refused = [](const Error& error) {
+    EXPECT_EQ(error.code, Code::kFailedPrecondition);
+    EXPECT_THAT(error.message, HasSubstr("job a runs on node7"));
+    EXPECT_THAT(error.hint, HasSubstr("kill --lost a"));
+  };
+  const auto target = store.ResolveTarget("a");
+  ASSERT_FALSE(target);
+  expect_refused(target.error());
+  const Status deleted = store.Delete("a");
+  ASSERT_FALSE(deleted);
+  expect_refused(deleted.error());
+  const auto end = AwaitEnd(store, "a", Soon());
+  ASSERT_FALSE(end);
+  expect_refused(end.error());
+
+  {
+    auto shim = LockFile(store.Folder("a") + "/shim.lock", LOCK_EX | LOCK_NB);
+    ASSERT_TRUE(shim) << shim.error().ToString();
+    const Status lost = store.NoteLost("a");
+    ASSERT_FALSE(lost);
+    EXPECT_THAT(lost.error().message, HasSubstr("job a still runs on node7"));
+    EXPECT_EQ(Look("a").state, State::kElsewhere);
+  }
+  ASSERT_TRUE(store.NoteLost("a"));
+  EXPECT_EQ(Look("a").state, State::kLost);
+  EXPECT_FALSE(store.NoteLost("a"));
+  EXPECT_TRUE(store.Delete("a"));
 }
 
 TEST_F(StoreTest, ThreadIsRejectedAsATarget) {

@@ -86,6 +86,8 @@ Result<Job> AwaitEnd(const Store& store, const std::string& id, const Deadline& 
   for (;;) {
     STASIS_ASSIGN(Job job, watch.Look());
     if (HasEnded(job.state)) return job;
+    // Its machine's changes of a shared folder cause no events here.
+    STASIS_TRY(CheckHere(job));
     STASIS_TRY(watch.Wait(-1, deadline));
   }
 }

@@ -18,6 +18,7 @@ constexpr std::chrono::seconds kEndTime{10};
 
 Status CheckMayComeBack(const Paths& paths, const jobs::Job& job) {
   if (jobs::HasEnded(job.state)) return {};
+  STASIS_TRY(jobs::CheckHere(job));
   // A command holds a job while it starts the program. The caller holds this job now, so the
   // command that was starting it has been killed.
   if (job.state == jobs::State::kStarting) return {};

@@ -23,6 +23,7 @@
 #include "jobs/watch.h"
 #include "plan/journal.h"
 #include "process/end.h"
+#include "process/host_name.h"
 #include "process/search.h"
 #include "process/tree.h"
 #include "store/image_reader.h"
@@ -355,8 +356,11 @@ Result<std::vector<RecoveredOperation>> Recover(Services& services, const Deadli
     if (entry.foreign) {
       recovered.under_way = true;
       recovered.ok = true;
+      const std::string& host = entry.operation.host;
       recovered.outcome =
-          "the operation belongs to another pid namespace; run `stasis recover` there";
+          host.empty() || host == process::HostName()
+              ? "the operation belongs to another pid namespace; run `stasis recover` there"
+              : fmt::format("the operation belongs to {}; run `stasis recover` there", host);
     } else if (!entry.lock) {
       recovered.under_way = true;
       recovered.ok = true;

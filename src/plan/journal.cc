@@ -14,6 +14,7 @@
 #include "base/file_lock.h"
 #include "base/json_bytes.h"
 #include "base/operation_id.h"
+#include "process/host_name.h"
 
 namespace stasis::plan {
 namespace {
@@ -63,6 +64,7 @@ json ToJson(const Operation& op) {
           {"verb", op.verb},
           {"target", EncodeBytes(op.target)},
           {"boot_id", op.boot_id},
+          {"host", EncodeBytes(op.host)},
           {"pid_namespace", op.pid_namespace},
           {"owner", ToJson(op.owner)},
           {"members", ToJson(op.members)},
@@ -83,6 +85,7 @@ Operation OperationFrom(const json& j) {
   op.verb = j.at("verb").get<std::string>();
   op.target = BytesFrom(j, "target");
   op.boot_id = j.at("boot_id").get<std::string>();
+  if (j.contains("host")) op.host = BytesFrom(j, "host");
   op.pid_namespace = j.value("pid_namespace", uint64_t{0});
   op.owner = ProcessIdFrom(j.at("owner"));
   for (const auto& m : j.at("members")) op.members.push_back(ProcessIdFrom(m));
@@ -175,11 +178,18 @@ std::vector<ProcessId> AllProcesses(const Operation& op) {
   return all;
 }
 
-// Returns true if the operation's pids belong to another pid namespace and mean nothing here. An
-// operation of an earlier boot is never foreign: all its processes have ended.
+// Returns true if the operation belongs to another machine, and not to an earlier boot of this one.
+bool IsOfOtherHost(const Operation& operation, const std::string& boot) {
+  return operation.boot_id != boot && !operation.host.empty() &&
+         operation.host != process::HostName();
+}
+
+// Returns true if the operation's pids belong to another machine or pid namespace and mean nothing
+// here. An operation of an earlier boot is never foreign: all its processes have ended.
 Result<bool> IsForeign(const Operation& operation) {
-  if (operation.pid_namespace == 0) return false;
   STASIS_ASSIGN(std::string boot, process::BootId());
+  if (IsOfOtherHost(operation, boot)) return true;
+  if (operation.pid_namespace == 0) return false;
   STASIS_ASSIGN(uint64_t ours, process::ReadNamespace({::getpid()}, "pid"));
   return operation.boot_id == boot && operation.pid_namespace != ours;
 }
@@ -227,6 +237,7 @@ enum class Left { kRefuse, kIgnore };
 // commands count too. `own` is the path of the caller's entry, which is skipped.
 Status RefuseOverlap(const Paths& paths, const Operation& operation, Left left,
                      const std::string& own = {}) {
+  STASIS_ASSIGN(const std::string boot, process::BootId());
   STASIS_ASSIGN(auto entries, EntryPaths(paths));
   for (const auto& path : entries) {
     if (path == own) continue;
@@ -234,8 +245,15 @@ Status RefuseOverlap(const Paths& paths, const Operation& operation, Left left,
     auto text = ReadFile(path, kMaxEntryBytes);
     if (!fd || !text) continue;  // finished meanwhile
     auto other = ParseEntry(*text);
-    if (!other || !Overlaps(*other, operation)) continue;
+    if (!other) continue;
+    const bool elsewhere = IsOfOtherHost(*other, boot);
+    if (elsewhere ? other->job.empty() || other->job != operation.job
+                  : !Overlaps(*other, operation)) {
+      continue;
+    }
     if (TryLock(fd->get())) {
+      // Only its own machine can recover it.
+      if (elsewhere) continue;
       if (left == Left::kIgnore || !StillLinked(fd->get())) continue;
       return Fail(Code::kFailedPrecondition,
                   "an earlier " + other->verb + " of " + other->target + " was interrupted",
@@ -243,7 +261,7 @@ Status RefuseOverlap(const Paths& paths, const Operation& operation, Left left,
     }
     return Fail(Code::kAborted,
                 "a " + other->verb + " of " + other->target + " is under way (process " +
-                    ToString(other->owner.pid) + ")",
+                    ToString(other->owner.pid) + (elsewhere ? " of " + other->host : "") + ")",
                 "wait for it to end");
   }
   return {};
@@ -282,6 +300,7 @@ Status Journal::Enter(const Operation& operation, bool refuse_left) {
   Operation here = operation;
   here.verb = verb_;
   here.id = OperationId();
+  here.host = process::HostName();
   STASIS_ASSIGN(here.pid_namespace, process::ReadNamespace({::getpid()}, "pid"));
   STASIS_TRY(RefuseOverlap(paths_, here, refuse_left ? Left::kRefuse : Left::kIgnore, path_));
   if (temporary_.empty()) return Append(json{{"note", ToJson(here)}}.dump());
@@ -388,6 +407,28 @@ Status CheckJobNotUnderWay(const Paths& paths, const std::string& job) {
   Operation operation;
   operation.job = job;
   return RefuseOverlap(paths, operation, Left::kIgnore);
+}
+
+Result<size_t> TakeOverEntries(const Paths& paths, const std::string& job) {
+  STASIS_ASSIGN(const std::string boot, process::BootId());
+  STASIS_ASSIGN(auto entries, EntryPaths(paths));
+  size_t taken = 0;
+  for (const auto& path : entries) {
+    auto fd = Open(path, O_RDWR | O_APPEND);
+    if (!fd || !TryLock(fd->get()) || !StillLinked(fd->get())) continue;
+    auto text = ReadFile(path, kMaxEntryBytes);
+    auto operation = text ? ParseEntry(*text) : Result<Operation>(Fail(text.error()));
+    if (!operation || operation->job != job || !IsOfOtherHost(*operation, boot)) continue;
+    // Removes a torn line, because this one would continue it.
+    const size_t whole = text->rfind('\n') + 1;
+    if (whole < text->size() && ::ftruncate(fd->get(), static_cast<off_t>(whole)) != 0) {
+      return FailErrno(errno, "truncate " + path);
+    }
+    const std::string note = json{{"note", {{"host", ""}}}}.dump() + "\n";
+    STASIS_TRY(Annotate(WriteAll(fd->get(), note), "write the journal " + path));
+    ++taken;
+  }
+  return taken;
 }
 
 Status RemoveEntry(const JournalEntry& entry) {

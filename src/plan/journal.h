@@ -55,6 +55,7 @@ struct Operation {
   std::string verb;    // "suspend", "resume", "dump", "restore"
   std::string target;  // as given by the user
   std::string boot_id;
+  std::string host;  // name of the machine; written by Begin(). Empty in entries of older versions
   // The pid namespace of all pids here; written by Begin(). 0: unknown.
   uint64_t pid_namespace = 0;
   process::ProcessId owner;                 // the process that runs it
@@ -140,8 +141,8 @@ struct JournalEntry {
   // The entry's lock, held during recovery; absent if a process of the operation still holds it.
   UniqueFd lock;
   bool readable = true;  // false: damaged, as `problem` says
-  // The entry was written in another pid namespace of this boot (a container with the same state
-  // folder), so its pids mean nothing here. ScanJournal never locks it.
+  // The entry was written on another machine, or in another pid namespace of this boot (a
+  // container), with the same folder, so its pids mean nothing here. ScanJournal never locks it.
   bool foreign = false;
   std::string problem;
 };
@@ -153,6 +154,9 @@ Result<std::vector<JournalEntry>> ScanJournal(const Paths& paths, const Deadline
 Status CheckNotUnderWay(const Paths& paths, const process::ProcessId& id);
 // Does the same for a job, because a restore works on a job before the job has processes.
 Status CheckJobNotUnderWay(const Paths& paths, const std::string& job);
+// Takes over the entries of a job that other machines wrote and left, as if they were of an earlier
+// boot of this machine, so that recovery works on them here. Returns their number.
+Result<size_t> TakeOverEntries(const Paths& paths, const std::string& job);
 Status RemoveEntry(const JournalEntry& entry);
 
 }  // namespace stasis::plan

@@ -9,7 +9,9 @@
 #include <cstdlib>
 
 #include "base/file.h"
+#include "base/file_lock.h"
 #include "config/open_paths.h"
+#include "process/host_name.h"
 
 namespace stasis::plan {
 namespace {
@@ -45,6 +47,7 @@ class JournalTest : public testing::Test {
                                    true,
                                    8192}};
     operation.image = "/images/x";
+    operation.job = job_;
     return operation;
   }
 
@@ -64,8 +67,68 @@ class JournalTest : public testing::Test {
   }
 
   std::string folder_;
+  std::string job_;  // of operations of Make()
   Paths paths_;
 };
+
+TEST_F(JournalTest, AnEntryOfAnotherMachineIsLeftAlone) {
+  job_ = "a";
+  BeginAndDie("dump", 4711, false);
+  auto names = ListDir(paths_.journal());
+  ASSERT_TRUE(names && names->size() == 1);
+  const std::string path = paths_.journal() + "/" + names->front();
+  auto text = ReadFile(path);
+  ASSERT_TRUE(text);
+  auto replace = [&](const std::string& old, const std::string& by) {
+    const size_t at = text->find(old);
+    ASSERT_NE(at, text->npos) << old << " in " << *text;
+    text->replace(at, old.size(), by);
+  };
+  replace(*process::BootId(), "another");
+  ASSERT_TRUE(WriteFileDurably(path, *text));
+  auto earlier = ScanJournal(paths_, Deadline::In(milliseconds(50)));
+  ASSERT_TRUE(earlier && earlier->size() == 1);
+  EXPECT_FALSE(earlier->front().foreign) << "it is of an earlier boot of this machine";
+  earlier->clear();
+  replace("\"host\":\"" + process::HostName(), "\"host\":\"another-" + process::HostName());
+  ASSERT_TRUE(WriteFileDurably(path, *text));
+  auto entries = ScanJournal(paths_, Deadline::In(milliseconds(50)));
+  ASSERT_TRUE(entries && entries->size() == 1);
+  EXPECT_TRUE(entries->front().foreign);
+  EXPECT_FALSE(entries->front().lock);
+  EXPECT_EQ(entries->front().operation.host, "another-" + process::HostName());
+  // Its process ids are those of other processes here.
+  auto journal = Journal::Prepare(paths_, "suspend");
+  ASSERT_TRUE(journal);
+  Status begun = journal->Begin(Make("suspend", 4711));
+  EXPECT_TRUE(begun) << begun.error().ToString();
+  EXPECT_TRUE(journal->Finish());
+
+  // Once its machine is known to have failed, it is recovered here, even if its last line is torn.
+  ASSERT_TRUE(WriteFileDurably(path, *text + "{\"phase\": \"gpu"));
+  EXPECT_EQ(TakeOverEntries(paths_, "b").value_or(9), 0u);
+  entries->clear();
+  {
+    auto held = Open(path, O_RDWR);
+    ASSERT_TRUE(held && TryLock(held->get()));
+    EXPECT_EQ(TakeOverEntries(paths_, "a").value_or(9), 0u) << "its machine works on it";
+    auto second = Journal::Prepare(paths_, "resume");
+    ASSERT_TRUE(second);
+    begun = second->Begin(Make("resume", 4712));
+    ASSERT_FALSE(begun);
+    EXPECT_EQ(begun.error().code, Code::kAborted);
+    EXPECT_NE(begun.error().message.find(" of another-"), std::string::npos);
+  }
+  EXPECT_EQ(TakeOverEntries(paths_, "a").value_or(9), 1u);
+  EXPECT_EQ(TakeOverEntries(paths_, "a").value_or(9), 0u);
+  entries = ScanJournal(paths_, Deadline::In(milliseconds(50)));
+  ASSERT_TRUE(entries && entries->size() == 1);
+  EXPECT_TRUE(entries->front().readable) << entries->front().problem;
+  EXPECT_FALSE(entries->front().foreign);
+  EXPECT_TRUE(entries->front().lock);
+  EXPECT_EQ(entries->front().operation.boot_id, "another");
+  EXPECT_EQ(entries->front().operation.phases_begun, std::vector<std::string>{"gpu-lock"});
+}
 
 TEST_F(JournalTest, LaterNotesAndEndedPhasesAreRead) {
   {

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "process/host_name.h"
 #include "shim/shim_protocol.h"
 
 namespace stasis::shim {
@@ -49,7 +50,8 @@ Status JobFolder::RecordProcesses(const process::ProcessId& shim, const process:
                                   const FileId& log) {
   STASIS_ASSIGN(std::string boot_id, process::BootId());
   std::string text = "{\"version\": " + std::to_string(kRecordVersion) + ", \"boot_id\": \"" +
-                     boot_id + "\", \"shim\": " + Json(shim) + ", \"root\": " + Json(root) +
+                     boot_id + "\", \"host\": \"" + process::HostName() +
+                     "\", \"shim\": " + Json(shim) + ", \"root\": " + Json(root) +
                      ", \"log\": {\"device\": " + std::to_string(log.device) +
                      ", \"inode\": " + std::to_string(log.inode) + "}}\n";
   STASIS_TRY(WriteFileDurably(File(kProcessFile), text));

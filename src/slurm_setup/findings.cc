@@ -299,9 +299,8 @@ constexpr Check kChecks[] = {
      "--stasis=to=REPO",
      LookAtImages, false},
     {"run-folder", "the folder of journals and locks", "everything",
-     "Each operation records every step in a journal. Commands on one node would take the records "
-     "of "
-     "another node for those of programs that have ended.",
+     "Each operation locks a journal and records every step in it. In a folder that nodes share, "
+     "those of a node that has failed stay until `stasis kill --lost JOB`.",
      "run = \"/var/tmp/stasis-%u\" in the table [folders] of /etc/stasis/config.toml",
      LookAtRunFolder, false},
     {"hidden-gpus", "whether a job can continue on a GPU with another index", "",
