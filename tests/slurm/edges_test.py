@@ -179,10 +179,8 @@ def reserved(cluster):
             # Another test has killed the daemon.
             listed = cluster.world.stasis("--no-daemon", "checkpoints", f"slurm-{job.id}.0.0", "--json")
             accounts = listed.json()["checkpoints"]
-            suspends = [one["account"] for one in accounts if one["kind"] == "suspend"]
-            demand(suspends, lambda accounts=accounts: f"it was not suspended: {accounts}\n{job.tell()}")
-            account = suspends[-1]
-            demand(account["cold_bytes"] < 96 << 20, lambda: f"what was ready was not used: {account}")
+            demand(any(one["kind"] == "suspend" for one in accounts),
+                   lambda accounts=accounts: f"it was not suspended: {accounts}\n{job.tell()}")
             demand(not arenas(cluster), lambda: f"left: {arenas(cluster)}")
             cluster.await_idle()
             job.start_now()
