@@ -55,7 +55,7 @@ std::vector<Receiver> Receivers(const jobs::Job& job, bool only_root) {
 // A machine that has failed may have left an interrupted operation. The job may have ended before
 // that operation, for example during a dump, so that only the operation is left.
 Status NoteLost(const Paths& paths, const jobs::Store& store, const std::string& id) {
-  const Status noted = store.NoteLost(id);
+  Status noted = store.NoteLost(id);
   if (!noted && noted.error().code != Code::kFailedPrecondition) return noted;
   STASIS_ASSIGN(const jobs::Job job, store.Load(id));
   if (job.state == jobs::State::kElsewhere) return noted;
