@@ -72,10 +72,10 @@ Result<UniqueFd> StepFiles::OpenLog() const {
   return stasis::Open(log_path_, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW);
 }
 
-void StepFiles::Remove() {
+void StepFiles::Remove(bool keep_log) {
   (void)RemoveFile(script_);
   (void)RemoveTree(variables_);
-  (void)RemoveFile(log_path_);
+  if (!keep_log) (void)RemoveFile(log_path_);
   (void)RemoveFile(errors_path_);
 }
 

@@ -33,7 +33,7 @@ class StepFiles {
   const std::string& log_path() const { return log_path_; }
   const std::string& errors_path() const { return errors_path_; }
 
-  void Remove();
+  void Remove(bool keep_log = false);
 
  private:
   std::string script_, variables_, log_path_, errors_path_;

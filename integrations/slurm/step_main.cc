@@ -294,7 +294,7 @@ Result<int> RunTask(TaskOptions options) {
   }
   if (errors) errors->CopyAll(STDERR_FILENO, Deadline::In(kLastWriteLimit));
   // The log has the reason of a failed dump, which the job's output may lack.
-  if (*task.exit_code() == 0 && !task.dump_failed()) files.Remove();
+  if (*task.exit_code() == 0) files.Remove(/*keep_log=*/task.dump_failed());
   return *task.exit_code();
 }
 
