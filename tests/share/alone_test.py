@@ -138,6 +138,8 @@ def run(world):
     for job in (held, other, third):
         job.end()
     daemon.drain()
+    # The daemon may have ended before it has freed the data of a program that was killed while it was away.
+    world.stasis("recover")
 
 
 if __name__ == "__main__":

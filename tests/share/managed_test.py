@@ -56,6 +56,8 @@ def run(world):
     managed.await_rounds(2)
     managed.end()
     daemon.drain()
+    # The daemon may have ended before it has freed the data of a program that was killed while it was away.
+    world.stasis("recover")
 
 
 if __name__ == "__main__":
