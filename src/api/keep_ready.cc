@@ -18,7 +18,7 @@ namespace stasis::api {
 namespace {
 
 // Between two looks at the free memory while some is ready: at a limit of a control group the
-// kernel kills a process, and tells nobody before.
+// kernel kills a process without a warning.
 constexpr std::chrono::seconds kLook{5};
 // Movers end so long after this command, if it is killed.
 constexpr double kMoverIdleS = 60;

@@ -24,7 +24,7 @@ constexpr uint32_t kInParent = 1, kInFile = 4;
 // Bits of MemoryMapping::status.
 constexpr uint32_t kRegular = 1 << 0, kHeap = 1 << 5, kPrivateAnonymous = 1 << 9;
 
-// Advice that changes neither what the memory contains nor who has it.
+// Advice that changes neither the contents of memory nor how it is inherited.
 constexpr uint64_t kHarmlessAdvice =
     1u << MADV_HUGEPAGE | 1u << MADV_NOHUGEPAGE | 1u << MADV_DONTDUMP;
 

@@ -229,7 +229,7 @@ Phase RestoreRun::CpuRestore() {
 }
 
 // If the root was killed, another process may have its id. CRIU is a child of the shim, and the
-// root is a child of one of both. Nobody else can start a process below them.
+// root is a child of one of both. No other program can start a process below them.
 Status RestoreRun::CheckIsBelowShim(process::Stat at) const {
   for (int level = 0; level < 2; ++level) {
     if (at.parent == host_->shim().pid) return {};
