@@ -36,6 +36,12 @@ TEST(ShimOptionsTest, RunAndRestore) {
   ASSERT_TRUE(apart);
   EXPECT_TRUE(apart->new_pidns);
   EXPECT_EQ(apart->first_pid, 4711);
+  EXPECT_EQ(apart->proc, -1);
+  auto moved =
+      ParseOptions({"restore", "--log", "/l", "--job-dir", "/j", "--proc", "6", "--", "criu"});
+  ASSERT_TRUE(moved);
+  EXPECT_EQ(moved->proc, 6);
+  EXPECT_FALSE(moved->new_pidns);
 }
 
 TEST(ShimOptionsTest, InvalidArgumentsAreRejected) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <string>
 
 #include "base/fd.h"
@@ -15,20 +16,18 @@
 namespace stasis::shim {
 
 Result<pid_t> ForkShim(bool new_pidns) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return FailErrno(errno, "pipe");
-  UniqueFd read_end(ends[0]), write_end(ends[1]);
   if (new_pidns && ::unshare(CLONE_NEWPID) != 0) return FailErrno(errno, "make a pid namespace");
-  pid_t pid = ::fork();
+  const pid_t pid = ::fork();
   if (pid < 0) return Fail(TaskError(errno, "fork"));
-  if (pid > 0) {
-    // Send the child its pid in the parent's namespace. In a new pid namespace its getpid() is 1.
-    (void)!::write(write_end.get(), &pid, sizeof pid);
-    return 0;
-  }
-  write_end.Reset();
-  if (TEMP_FAILURE_RETRY(::read(read_end.get(), &pid, sizeof pid)) != sizeof pid) ::_exit(1);
   return pid;
+}
+
+Result<pid_t> ReadOwnPid(int proc) {
+  char text[16] = {};
+  const ssize_t size = proc < 0 ? ::readlink("/proc/self", text, sizeof text - 1)
+                                : ::readlinkat(proc, "self", text, sizeof text - 1);
+  if (size <= 0) return FailErrno(errno, "read /proc/self");
+  return std::atoi(text);
 }
 
 Status FurnishPidNamespace(pid_t first_pid) {

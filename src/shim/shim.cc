@@ -70,6 +70,8 @@ Result<ShimOptions> ParseOptions(const std::vector<std::string>& args) {
     } else if (args[i] == "--new-pidns" && options.mode == ShimOptions::Mode::kRestore) {
       options.new_pidns = true;
       if (!ParseNumber(value, &options.first_pid)) return bad;
+    } else if (args[i] == "--proc" && options.mode == ShimOptions::Mode::kRestore) {
+      if (!ParseNumber(value, &options.proc)) return bad;
     } else if (args[i] == "--terminal") {
       if (!ParseSize(value, &options.terminal.emplace())) return bad;
     } else if (args[i] == "--client") {

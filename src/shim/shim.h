@@ -35,6 +35,9 @@ struct ShimOptions {
   // restore: create a pid namespace, with the shim as its init process.
   bool new_pidns = false;
   int first_pid = 0;  // pid of CRIU there; 0: any
+  // restore: descriptor of the starter's /proc, if the shim was started in another pid namespace;
+  // -1: it was not.
+  int proc = -1;
   // Size of a new terminal for the job, which replaces /dev/null and the log.
   std::optional<WindowSize> terminal;
   int client = -1;  // descriptor of a client attached from the start; -1: none
@@ -43,8 +46,8 @@ struct ShimOptions {
   uint64_t keep_log = 0;  // size of the end of the log to keep, in bytes; 0: keep everything
 };
 // Parses `stasis-shim run|restore --job-dir DIR --log FILE [--fd K=N]... [--env K=V]...
-// [--new-pidns PID] [--terminal ROWSxCOLUMNS [--client N]] [--input N] [--keep-log BYTES] -- CMD
-// ARG...`.
+// [--new-pidns PID | --proc N] [--terminal ROWSxCOLUMNS [--client N]] [--input N] [--keep-log
+// BYTES] -- CMD ARG...`.
 Result<ShimOptions> ParseOptions(const std::vector<std::string>& args);
 
 class Shim {

@@ -24,16 +24,20 @@ int main(int argc, char** argv) {
   auto options = shim::ParseOptions({argv + 1, argv + argc});
   if (!options) return fail(EINVAL, shim::Step::kArguments);
   for (auto [there, here] : options->criu_fds) ::fcntl(here, F_SETFD, FD_CLOEXEC);
-  for (int fd : {options->client, options->input}) {
+  for (int fd : {options->client, options->input, options->proc}) {
     if (fd >= 0) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   }
 
   // Daemonizes, so that the starter, which may be long-lived, need not reap the shim.
-  auto pid = shim::ForkShim(options->new_pidns);
-  if (!pid) {
-    return fail(pid.error().raw, options->new_pidns ? shim::Step::kNamespace : shim::Step::kStart);
+  auto child = shim::ForkShim(options->new_pidns);
+  if (!child) {
+    return fail(child.error().raw,
+                options->new_pidns ? shim::Step::kNamespace : shim::Step::kStart);
   }
-  if (*pid == 0) ::_exit(0);
+  if (*child != 0) ::_exit(0);
   ::setsid();
+  auto pid = shim::ReadOwnPid(options->proc);
+  if (!pid) ::_exit(fail(pid.error().raw, shim::Step::kStart));
+  if (options->proc >= 0) ::close(options->proc);
   ::_exit(shim::Shim(std::move(*options), std::move(control), *pid).Main());
 }

@@ -54,7 +54,7 @@ struct Message {
   Kind kind{};
   Step step = Step::kNone;
   int32_t value = 0;
-  int32_t pid = 0;          // as the receiver sees it, except kCriu of a new pid namespace
+  int32_t pid = 0;          // as the receiver sees it, except kCriu in another pid namespace
   int32_t inner_pid = 0;    // kRoot: pid in the shim's own pid namespace
   uint64_t start_time = 0;  // as in process::ProcessId
 };
@@ -67,14 +67,16 @@ inline constexpr int kCriuNullFds[] = {15, 16, 17, 18, 19};    // /dev/null, for
 inline constexpr int kCriuTerminalFds[] = {100, 101, 102, 103, 104};  // the job's terminal, if any
 
 // `stasis-shim restore --new-pidns`: the shim is the init process of a new pid namespace, with its
-// own mounts and /proc. It reports its own pid as the starter sees it, and pids of CRIU as the shim
-// sees them.
+// own mounts and /proc. With --proc it is a process of another pid namespace, where
+// ipc/pidns_init.h has started it. In both cases it reports its own pid as the starter sees it, and
+// pids of CRIU as the shim sees them.
 
 // The shim's descriptor of its end of the pair.
 inline constexpr int kControlFd = 3;
 // Descriptors for the shim's options, as numbered by `jobs/shim_client.cc`.
 inline constexpr int kClientFd = 4;
 inline constexpr int kInputFd = 5;
+inline constexpr int kProcFd = 6;
 
 // Files in a job's directory, written by the shim unless noted.
 //   process.json  the processes and the log of the job; replaced by one rename when a restored tree
