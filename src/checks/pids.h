@@ -11,10 +11,15 @@ namespace stasis::checks {
 // Returns kAborted if a pid that the program needs is taken. Waits for killed processes to end.
 Status CheckPidsFree(const store::Manifest& manifest);
 
-// Returns true if the program is in a pid namespace whose init process is the job's shim (`restore
-// --new-pidns`), so that CRIU must run inside this namespace. Returns false if the program is in
-// this process's pid namespace, or in its own, whose init process is the program's root. Returns
-// kUnimplemented otherwise, because CRIU cannot save such a program from here.
+// Returns true if a pid that the program needs is taken, and the program itself is not running
+// here. It can then be restored in another pid namespace only. Waits as above.
+bool NeedsPidNamespace(const store::Manifest& manifest);
+
+// Returns true if the program is in the pid namespace of its job's shim (`restore --new-pidns`), so
+// that CRIU must run inside this namespace. Returns false if the program is in this process's pid
+// namespace, or in its own, whose init process is the program's root. Returns kPermissionDenied if
+// this process cannot start CRIU in the namespace, and kUnimplemented otherwise, because CRIU
+// cannot save such a program from here.
 Result<bool> LivesInJobsPidNamespace(const gpu_state::Services& services, const Survey& survey);
 
 }  // namespace stasis::checks

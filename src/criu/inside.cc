@@ -12,6 +12,7 @@
 #include "base/install_layout.h"
 #include "base/subprocess.h"
 #include "criu/inside_protocol.h"
+#include "ipc/pidns_init.h"
 #include "ipc/socket.h"
 
 namespace stasis::criu {
@@ -56,7 +57,7 @@ Result<Inside> Inside::Make(const std::string& criu_path, const std::string& plu
   Inside inside;
   STASIS_ASSIGN(std::string program, LibexecProgram(kProgram));
   inside.command_ = MakeSwrkCommand(criu_path, plugins);
-  inside.command_.argv.insert(inside.command_.argv.begin(), program);
+  inside.command_.argv.insert(inside.command_.argv.begin(), {program, "--reopen"});
   const std::string log_folder = std::filesystem::path(AbsolutePath(log_path)).parent_path();
   STASIS_ASSIGN(inside.images_, Open(images_dir, O_PATH | O_DIRECTORY));
   STASIS_ASSIGN(inside.log_folder_, Open(log_folder, O_PATH | O_DIRECTORY));
@@ -77,7 +78,7 @@ Result<Session> Inside::Accept(const Deadline& deadline) {
     Handover said;
     STASIS_ASSIGN(bool more, Receive(ours_.get(), deadline, &said, &socket));
     if (!more) break;
-    if (said.step != HandoverStep::kDone) return Fail(InWords(said, command_.argv[1]));
+    if (said.step != HandoverStep::kDone) return Fail(InWords(said, command_.argv[2]));
   }
   if (!socket) return NotThere();
   return Session::Inside(std::move(socket));
@@ -88,18 +89,25 @@ Result<Session> Inside::Spawn(const std::string& criu_path, const DumpRequest& r
                               const Deadline& deadline) {
   STASIS_ASSIGN(Inside inside,
                 Make(criu_path, request.options.plugins, request.images_dir, request.log_path));
-  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, member.value, 0)));
-  if (!pidfd) return FailErrno(errno, "open process " + process::ToString(member));
   STASIS_ASSIGN(UniqueFd null, Open("/dev/null", O_RDWR));
   SpawnOptions spawn;
   spawn.argv = inside.command_.argv;
-  spawn.argv.insert(spawn.argv.begin() + 1, "--enter");
   spawn.env = inside.command_.env;
   spawn.new_session = true;
   spawn.ignored_signals = {SIGXFSZ};  // required by EndDump
   spawn.fds = inside.fds();
   spawn.fds.insert(extra_fds.begin(), extra_fds.end());
   spawn.fds[STDERR_FILENO] = null.get();
+  STASIS_ASSIGN(const uint64_t pid_namespace, process::ReadNamespace(member, "pid"));
+  if (const auto* init = ipc::PidnsInit::Get(); init && init->pid_namespace() == pid_namespace) {
+    spawn.argv.erase(spawn.argv.begin() + 1);
+    spawn.rights = SpawnOptions::Rights::kDump;
+    STASIS_TRY(init->Spawn(spawn, /*pid=*/0));
+    return inside.Accept(deadline);
+  }
+  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, member.value, 0)));
+  if (!pidfd) return FailErrno(errno, "open process " + process::ToString(member));
+  spawn.argv[1] = "--enter";
   spawn.fds[kNamespaceFd] = pidfd.get();
   STASIS_ASSIGN(Subprocess starter, Subprocess::Spawn(spawn));
   auto session = inside.Accept(deadline);

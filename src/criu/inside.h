@@ -24,6 +24,7 @@ class Inside {
   static Result<Inside> Make(const std::string& criu_path, const std::string& plugins,
                              const std::string& images_dir, const std::string& log_path);
 
+  // The command for a restore.
   const SwrkCommand& command() const { return command_; }
   // Returns the descriptors that CRIU must inherit, by their numbers in CRIU. They stay open until
   // Accept().
@@ -33,7 +34,8 @@ class Inside {
   Result<Session> Accept(const Deadline& deadline);
 
   // Starts CRIU in the pid and mount namespaces of `member`, as a child of the init process there,
-  // so that the namespace outlives CRIU. `extra_fds` is as in Session::Spawn.
+  // so that the namespace outlives CRIU. Needs CAP_SYS_ADMIN, unless ipc::PidnsInit::Get() is that
+  // process. `extra_fds` is as in Session::Spawn.
   static Result<Session> Spawn(const std::string& criu_path, const DumpRequest& request,
                                process::HostPid member, const std::map<int, int>& extra_fds,
                                const Deadline& deadline);

@@ -80,12 +80,12 @@ void ReopenHere(int fd) {
 int main(int argc, char** argv) {
   using namespace stasis::criu;
   const bool enter = argc > 1 && strcmp(argv[1], "--enter") == 0;
-  char** criu = argv + (enter ? 2 : 1);
+  const bool reopen = argc > 1 && strcmp(argv[1], "--reopen") == 0;
+  char** criu = argv + (enter || reopen ? 2 : 1);
   const int socket = fcntl(kHandoverFd, F_DUPFD_CLOEXEC, kLastInheritedFd + 1);
   if (socket < 0 || criu[0] == nullptr) return 2;
-  if (enter) {
-    Enter(socket);
-  } else {
+  if (enter) Enter(socket);
+  if (reopen) {
     for (int fd = kFirstInheritedFd; fd <= kLastInheritedFd; ++fd) ReopenHere(fd);
   }
   int pair[2];  // must be numbers above kHandoverFd, which later becomes CRIU's end

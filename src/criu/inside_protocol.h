@@ -1,12 +1,14 @@
 // The interface between `stasis-criu-inside` and the process that starts it, directly or by a shim.
 // Both programs come from one installation.
 //
-//   stasis-criu-inside [--enter] CRIU ARG...         CRIU is a path
+//   stasis-criu-inside [--reopen | --enter] CRIU ARG...         CRIU is a path
 //
 // The program is started with the descriptors below. It becomes CRIU in its own pid and mount
-// namespaces. With --enter it becomes CRIU in the namespaces of the process of kNamespaceFd, as a
-// child of the init process there. It sends one `Handover` with an end of CRIU's socket pair, and
-// exec then closes the hand-over socket. After a failure it sends a `Handover` with the error.
+// namespaces. With --reopen (for a restore) it first opens the files that the program will inherit
+// by their names there. With --enter it becomes CRIU in the namespaces of the process of
+// kNamespaceFd, as a child of the init process there. It sends one `Handover` with an end of CRIU's
+// socket pair, and exec then closes the hand-over socket. After a failure it sends a `Handover`
+// with the error.
 #pragma once
 
 #include <cstdint>

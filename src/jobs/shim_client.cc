@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/install_layout.h"
 #include "base/subprocess.h"
+#include "ipc/pidns_init.h"
 #include "ipc/socket.h"
 #include "process/namespace.h"
 
@@ -79,11 +80,23 @@ Result<UniqueFd> StartShim(const ShimArguments& arguments) {
   for (const auto& [name, value] : arguments.program_env) {
     add("--env", name + "=" + value);
   }
-  if (arguments.new_pidns) add("--new-pidns", std::to_string(*arguments.new_pidns));
+  const ipc::PidnsInit* init = arguments.new_pidns ? ipc::PidnsInit::Get() : nullptr;
+  UniqueFd proc;
+  if (init != nullptr) {
+    STASIS_ASSIGN(proc, Open("/proc", O_PATH | O_DIRECTORY));
+    pass("--proc", shim::kProcFd, proc.get());
+  } else if (arguments.new_pidns) {
+    add("--new-pidns", std::to_string(*arguments.new_pidns));
+  }
   spawn.argv.push_back("--");
   spawn.argv.insert(spawn.argv.end(), arguments.argv.begin(), arguments.argv.end());
   spawn.new_session = true;
   if (arguments.mode == "restore") spawn.rights = SpawnOptions::Rights::kRestore;
+  if (init != nullptr) {
+    // The starter forks the shim, which forks CRIU.
+    STASIS_TRY(init->Spawn(spawn, *arguments.new_pidns - 2));
+    return std::move(control.ours);
+  }
   STASIS_ASSIGN(Subprocess starter, Subprocess::Spawn(spawn));
   // The starter forks the shim and exits at once.
   STASIS_TRY(starter.Wait());

@@ -55,8 +55,9 @@ struct RestoreSpec {
   // kCriuOutputFds, kCriuNullFds and kCriuTerminalFds. The caller must close its copies when Start
   // has returned, or it gets no end-of-file when CRIU exits.
   std::map<int, int> criu_fds;
-  // Restore in a new pid namespace whose init process is the shim, so the job ends with it. CRIU
-  // gets the pid `criu_pid` there; criu_argv must come from criu::Inside.
+  // Restore in the pid namespace of ipc::PidnsInit::Get(); without one, in a new pid namespace
+  // whose init process is the shim, so the job ends with it. CRIU gets the pid `criu_pid` there;
+  // criu_argv must come from criu::Inside.
   bool new_pidns = false;
   pid_t criu_pid = 0;
 };
@@ -69,7 +70,7 @@ class RestoreShim {
   static Result<RestoreShim> Start(const RestoreSpec& spec, const Deadline& deadline);
 
   const process::ProcessId& shim() const { return shim_; }
-  // Returns 0 for a new pid namespace; use criu::Inside there.
+  // Returns 0 in another pid namespace; use criu::Inside there.
   process::HostPid criu() const { return criu_; }
 
   // Tells the shim the root of the restored tree. Call it as early as possible, preferably while

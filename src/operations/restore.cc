@@ -10,10 +10,12 @@
 #include "base/operation_id.h"
 #include "checkpoint/program_pids.h"
 #include "checks/image_trust.h"
+#include "checks/pids.h"
 #include "checks/restorable.h"
 #include "device/gpu_map.h"
 #include "gpu_state/gpu_room.h"
 #include "gpu_state/host_memory.h"
+#include "ipc/pidns_init.h"
 #include "operations/choose_gpus.h"
 #include "operations/execute.h"
 #include "operations/hold_job.h"
@@ -82,7 +84,7 @@ Result<device::GpuMap> ChooseGpus(gpu_state::Services& services, const store::Ma
   return map;
 }
 
-Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
+Result<OperationResult> Restore(Session& session, const RestoreOptions& given,
                                 const OperationOptions& options) {
   gpu_state::Services& services = session.services;
   STASIS_TRY(session.criu->CheckPrivileges());
@@ -94,7 +96,9 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
         "program",
         "start it from a shell that stays: `sh -c 'stasis restore ... && stasis wait ...'`");
   }
-  if (restore.new_pidns && ::geteuid() != 0) {
+  RestoreOptions restore = given;
+  const bool has_pidns = ipc::PidnsInit::Get() != nullptr;
+  if (restore.new_pidns && !has_pidns && ::geteuid() != 0) {
     return Fail(Code::kPermissionDenied, "only root can create a pid namespace with its own /proc",
                 "run it as root, or without --new-pidns");
   }
@@ -116,6 +120,10 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
   if (restore.new_pidns && checkpoint::BringsItsPidNamespace(manifest)) {
     return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
                 "the image already contains a pid namespace", "omit --new-pidns");
+  }
+  if (has_pidns && !restore.new_pidns && !restore.held && checks::NeedsPidNamespace(manifest)) {
+    // The program is not running here, so no copy of it writes to its files.
+    restore.new_pidns = restore.share_files = true;
   }
   STASIS_ASSIGN(device::GpuMap map, ChooseGpus(services, manifest, restore));
   STASIS_TRY(checks::CheckRestorable(services, *reader, map, restore.new_pidns, restore.held));
@@ -151,6 +159,10 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& restore,
   result.pid = run.root_pid();
   result.saved.cold = run.cold_bytes();
   result.notes = run.notes();
+  if (restore.new_pidns && !given.new_pidns) {
+    result.notes.emplace_back(
+        "The program runs in a pid namespace of its own, because its process ids are taken here.");
+  }
   if (restore.gpu_map.empty() || restore.gpu_map == "auto") {
     const auto had = GpusOf(RecordedProcesses(manifest));
     for (const auto& [from, to] : moved) {

@@ -1,7 +1,6 @@
 """run_scenario.py --build DIR FILE: runs one scenario (language.md)."""
 
 import argparse
-import ctypes
 import os
 import pathlib
 import re
@@ -273,7 +272,7 @@ class Scenario:
 
     def do_take_pid(self, line):
         program = self.program(line)
-        pid = spawn_with_pid(program.pid)
+        pid = processes.spawn_with_pid(program.pid)
         self.world.own(pid)
         self.stand_ins[program.name] = pid
 
@@ -384,19 +383,6 @@ class Scenario:
         self.world.stasis("recover")
         self.world.expect_clean()
         self.world.close()
-
-
-def spawn_with_pid(pid):
-    """Creates a sleeping process with this pid: clone3(2) with set_tid."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    tid = (ctypes.c_int32 * 1)(pid)
-    # flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size
-    args = (ctypes.c_uint64 * 10)(0, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, ctypes.addressof(tid), 1)
-    made = libc.syscall(435, ctypes.byref(args), ctypes.sizeof(args))
-    if made == 0:
-        os.execv("/bin/sleep", ["sleep", "1000"])
-    demand(made == pid, f"clone3 with pid {pid}: {os.strerror(ctypes.get_errno())}")
-    return pid
 
 
 VERBOSE = False

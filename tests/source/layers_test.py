@@ -25,7 +25,7 @@ ALLOWED = {
     # Programs that share GPUs: the policy, and the manager that follows it.
     'sharing': 'agent_client process base',
     'operations': 'checks checkpoint gpu_state plan jobs repository store criu device agent_client ipc process config base',
-    'checks': 'checkpoint gpu_state plan jobs containers repository store criu device agent_client process base',
+    'checks': 'checkpoint gpu_state plan jobs containers repository store criu device agent_client ipc process base',
     'checkpoint': 'gpu_state plan jobs dataplane store criu ipc process base',
     'gpu_state': 'plan dataplane device agent_client agent_protocol process config base',
     # The journal uses the names of GPUs and of their states from `device`, and nothing else.

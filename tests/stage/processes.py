@@ -1,5 +1,6 @@
 """Information about processes from /proc."""
 
+import ctypes
 import os
 import pathlib
 import re
@@ -75,6 +76,20 @@ def is_alive(pid):
 
 def all_pids():
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def spawn_with_pid(pid):
+    """Creates a sleeping process with this pid: clone3(2) with set_tid."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    tid = (ctypes.c_int32 * 1)(pid)
+    # flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size
+    args = (ctypes.c_uint64 * 10)(0, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, ctypes.addressof(tid), 1)
+    made = libc.syscall(435, ctypes.byref(args), ctypes.sizeof(args))
+    if made == 0:
+        os.execv("/bin/sleep", ["sleep", "1000"])
+    if made != pid:
+        raise OSError(ctypes.get_errno(), f"clone3 with pid {pid}: {os.strerror(ctypes.get_errno())}")
+    return pid
 
 
 def children(pid):
