@@ -14,6 +14,11 @@
  *                         and this one, across the change of user ids
  *   task_init             as the user: keeps this one only, and starts the launcher
  *
+ * task_init_privileged also keeps CAP_SYS_ADMIN. If the job was requeued, task_init makes a pid
+ * namespace with it, in which the launcher can restore the program if its process ids are taken on
+ * the node (docs/decisions/slurm-pid-namespace.md). No process of the task has this capability when
+ * task_init has returned.
+ *
  * If task_init_privileged fails, the task runs without Stasis and without the capability. If
  * task_init fails, the task fails. The reason is in slurmd's log and in the task's output.
  *
@@ -27,6 +32,7 @@
 #include <grp.h>
 #include <linux/capability.h>
 #include <linux/securebits.h>
+#include <sched.h>
 #include <signal.h>
 #include <slurm/slurm.h>
 #include <slurm/spank.h>
@@ -35,7 +41,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -54,7 +62,8 @@ static char launcher[PATH_SIZE];
 static char partitions[1024];
 static char options[OPTIONS_SIZE]; /* the value of --stasis */
 static enum { NOT_GIVEN, GIVEN, OFF } given;
-static bool holds_rights; /* task_init_privileged has changed the capabilities */
+static bool holds_rights;        /* task_init_privileged has changed the capabilities */
+static bool may_make_namespaces; /* and CAP_SYS_ADMIN is among them */
 
 /* Returns true if `word` of this length is one of a list's words, which commas separate. */
 static bool lists(const char* list, const char* word, size_t length) {
@@ -79,10 +88,10 @@ static int take_option(int value, const char* text, int remote) {
   for (const char* word = text; *word != '\0';) {
     const size_t length = strcspn(word, ","), name = strcspn(word, "=");
     if (name < length ? !lists("every,keep,to,reserve", word, name)
-                      : !lists("reserve,multinode", word, length)) {
+                      : !lists("reserve,multinode,nopidns", word, length)) {
       slurm_error(
           "--stasis=%s: \"%.*s\" is not an option; "
-          "--stasis[=every=30m,keep=3,to=REPO,reserve,multinode|off]",
+          "--stasis[=every=30m,keep=3,to=REPO,reserve,multinode,nopidns|off]",
           text, (int)length, word);
       return -1;
     }
@@ -97,7 +106,7 @@ static int take_option(int value, const char* text, int remote) {
 }
 
 static struct spank_option stasis_option = {"stasis",
-                                            "every=30m,keep=3,to=REPO,reserve,multinode",
+                                            "every=30m,keep=3,to=REPO,reserve,multinode,nopidns",
                                             "dump GPU programs when the job is preempted, and "
                                             "continue them after the requeue (docs/slurm.md)",
                                             2 /* the value is optional */,
@@ -182,6 +191,21 @@ static int set_rights(uint64_t rights, bool inheritable) {
 
 #define BIT(capability) (UINT64_C(1) << (capability))
 
+/* How often the job was requeued. The item S_SLURM_RESTART_COUNT is always 0 in steps other than
+ * the batch script (22.05). */
+static void read_restarts(spank_t spank, char restarts[16]) {
+  if (spank_getenv(spank, "SLURM_RESTART_COUNT", restarts, 16) != ESPANK_SUCCESS) {
+    strcpy(restarts, "0");
+  }
+}
+
+/* Returns true if the program may have to be restored in a pid namespace of its own. */
+static bool wants_namespace(spank_t spank) {
+  char restarts[16];
+  read_restarts(spank, restarts);
+  return strcmp(restarts, "0") != 0 && !lists(options, "nopidns", strlen("nopidns"));
+}
+
 int slurm_spank_task_init_privileged(spank_t spank, int count, char** words) {
   (void)count;
   (void)words;
@@ -195,8 +219,10 @@ int slurm_spank_task_init_privileged(spank_t spank, int count, char** words) {
     return 0;
   }
   /* slurmstepd still has to become the user, and task_init to undo the line above. */
-  if (set_rights(BIT(CAP_SETUID) | BIT(CAP_SETGID) | BIT(CAP_SETPCAP) | BIT(CAP_CHECKPOINT_RESTORE),
-                 false) != 0) {
+  const uint64_t rights =
+      BIT(CAP_SETUID) | BIT(CAP_SETGID) | BIT(CAP_SETPCAP) | BIT(CAP_CHECKPOINT_RESTORE);
+  may_make_namespaces = set_rights(rights | BIT(CAP_SYS_ADMIN), false) == 0;
+  if (!may_make_namespaces && set_rights(rights, false) != 0) {
     slurm_error("stasis: the task runs without Stasis: capabilities: %s", strerror(errno));
     prctl(PR_SET_SECUREBITS, 0);
     return 0;
@@ -210,6 +236,59 @@ static int keep_one_right(void) {
   if (prctl(PR_SET_SECUREBITS, 0) != 0) return -1; /* needs CAP_SETPCAP */
   if (set_rights(BIT(CAP_CHECKPOINT_RESTORE), true) != 0) return -1;
   return prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_CHECKPOINT_RESTORE, 0, 0);
+}
+
+/* In the init process of the new namespaces: becomes stasis-pidns-init with the rights of the
+ * launcher. The caller sees that this has failed by the end of the socket. */
+static void become_init(const char* program, int socket) {
+  char* const words[] = {(char*)program, NULL};
+  char* const environment[] = {NULL};
+  const int null = open("/dev/null", O_RDWR);
+  if (setsid() < 0 || mount(NULL, "/", NULL, MS_SLAVE | MS_REC, NULL) != 0 ||
+      mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) != 0 ||
+      keep_one_right() != 0 || dup2(socket, 3) != 3) {
+    slurm_error("stasis: no pid namespace of its own for the task: %s", strerror(errno));
+    _exit(1);
+  }
+  /* The task's output would not end while this process has it. */
+  for (int fd = 0; fd < 3; ++fd) dup2(null, fd);
+  syscall(SYS_close_range, 4, ~0U, 0);
+  execve(program, words, environment);
+  _exit(127);
+}
+
+/* Makes a pid namespace and a mount namespace with its /proc, and starts their init process as a
+ * child of the task. It belongs to the user and has no other right than the launcher. Without the
+ * namespace the task runs nevertheless. Writes "FD:PID" for the launcher: the socket to the init
+ * process, which the launcher inherits; or nothing. */
+static void make_namespace(spank_t spank, char text[32]) {
+  text[0] = '\0';
+  if (!wants_namespace(spank)) return;
+  char program[PATH_SIZE];
+  int ends[2];
+  const char* name = strrchr(launcher, '/');
+  if (name == NULL || snprintf(program, sizeof program, "%.*s/stasis-pidns-init",
+                               (int)(name - launcher), launcher) >= (int)sizeof program) {
+    return;
+  }
+  if (!may_make_namespaces || socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0) {
+    slurm_error("stasis: the task runs without a pid namespace of its own");
+    return;
+  }
+  /* The task has one thread. */
+  const pid_t init = (pid_t)syscall(SYS_clone, CLONE_NEWPID | CLONE_NEWNS | SIGCHLD, 0, 0, 0, 0);
+  if (init == 0) become_init(program, ends[1]);
+  const int error = errno;
+  close(ends[1]);
+  char ready = 0;
+  if (init > 0 && recv(ends[0], &ready, 1, 0) == 1) {
+    snprintf(text, 32, "%d:%d", ends[0], (int)init);
+    return;
+  }
+  slurm_error("stasis: the task runs without a pid namespace of its own%s%s", init < 0 ? ": " : "",
+              init < 0 ? strerror(error) : "");
+  if (init > 0) waitpid(init, NULL, 0);
+  close(ends[0]);
 }
 
 /* Renames the variables of the dynamic loader, so that no library of the user's choice is loaded
@@ -247,18 +326,15 @@ static int rename_loader_variables(spank_t spank) {
 }
 
 /* Makes the launcher the first word of the task's command line. */
-static int put_launcher_in_front(spank_t spank) {
+static int put_launcher_in_front(spank_t spank, const char* pidns) {
   uint32_t job = 0, step = 0, task = 0;
   if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS ||
       spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS ||
       spank_get_item(spank, S_TASK_GLOBAL_ID, &task) != ESPANK_SUCCESS) {
     return -1;
   }
-  /* The item S_SLURM_RESTART_COUNT is always 0 in steps other than the batch script (22.05). */
   char restarts[16];
-  if (spank_getenv(spank, "SLURM_RESTART_COUNT", restarts, sizeof restarts) != ESPANK_SUCCESS) {
-    strcpy(restarts, "0");
-  }
+  read_restarts(spank, restarts);
   const bool is_script = step == SLURM_BATCH_SCRIPT;
   char name[NAME_SIZE];
   if (is_script) {
@@ -266,10 +342,14 @@ static int put_launcher_in_front(spank_t spank) {
   } else {
     snprintf(name, sizeof name, "slurm-%u.%u.%u", job, step, task);
   }
-  const char* front[10] = {launcher, "--job", name, "--restarts", restarts, "--options", options};
+  const char* front[12] = {launcher, "--job", name, "--restarts", restarts, "--options", options};
   int words = 7;
   if (is_script) front[words++] = "--script";
   if (given == NOT_GIVEN) front[words++] = "--default";
+  if (*pidns != '\0') {
+    front[words++] = "--pidns";
+    front[words++] = pidns;
+  }
   front[words++] = "--";
   /* Slurm 23.11 and newer. Slurm then starts the program after its other preparations. */
   int (*prepend)(spank_t, int, const char**) =
@@ -296,13 +376,15 @@ int slurm_spank_task_init(spank_t spank, int count, char** words) {
   (void)count;
   (void)words;
   if (!holds_rights) return 0;
+  char pidns[32];
+  make_namespace(spank, pidns);
   /* From here on an error ends the task: its environment is not the user's any more, and it must
    * not run with a right that it should not have. Slurm ignores errors of an optional plugin. */
   if (keep_one_right() != 0) {
     slurm_error("stasis: cannot set the capabilities of the task: %s", strerror(errno));
     _exit(1);
   }
-  if (rename_loader_variables(spank) != 0 || put_launcher_in_front(spank) != 0) {
+  if (rename_loader_variables(spank) != 0 || put_launcher_in_front(spank, pidns) != 0) {
     slurm_error("stasis: cannot prepare the task");
     _exit(1);
   }

@@ -19,6 +19,7 @@
 #include "base/install_layout.h"
 #include "base/rights.h"
 #include "base/subprocess.h"
+#include "ipc/pidns_init.h"
 #include "slurm/error_output.h"
 #include "slurm/step_files.h"
 #include "slurm/task.h"
@@ -86,6 +87,11 @@ int RunAlone(const TaskOptions& options) {
       ::setenv(name.c_str(), value.c_str(), 1);
     }
   }
+  if (options.pidns_socket >= 0) {
+    // The program must not find a child that it has not started.
+    ::close(options.pidns_socket);
+    ::waitpid(options.pidns_init, nullptr, 0);
+  }
   DropRights();
   std::vector<char*> argv;
   for (const std::string& word : options.program) argv.push_back(const_cast<char*>(word.c_str()));
@@ -98,8 +104,9 @@ int RunAlone(const TaskOptions& options) {
 
 class RealCommands : public Commands {
  public:
-  RealCommands(std::string stasis, StepFiles files)
-      : stasis_(std::move(stasis)), files_(std::move(files)) {}
+  // `pidns_socket`: as in TaskOptions.
+  RealCommands(std::string stasis, StepFiles files, int pidns_socket)
+      : stasis_(std::move(stasis)), files_(std::move(files)), pidns_socket_(pidns_socket) {}
 
   void Note(const std::string& text) override {
     const std::string line = "stasis-step: " + text + "\n";
@@ -190,6 +197,7 @@ class RealCommands : public Commands {
     words.insert(words.end(), args.begin(), args.end());
     spawn.argv = std::move(words);
     spawn.fds = std::move(fds);
+    if (pidns_socket_ >= 0) spawn.fds[ipc::kPidnsSocketFd] = pidns_socket_;
     // `stasis` passes the right to CRIU alone.
     spawn.rights = SpawnOptions::Rights::kDump;
     auto child = Subprocess::Spawn(spawn);
@@ -210,6 +218,7 @@ class RealCommands : public Commands {
 
   std::string stasis_;
   StepFiles files_;
+  int pidns_socket_;
   Subprocess attached_;
   std::optional<Subprocess> background_;
   std::optional<Subprocess> reserve_;
@@ -250,7 +259,12 @@ Result<int> RunTask(TaskOptions options) {
   STASIS_ASSIGN(const std::string variables, files.WriteVariables(environ));
   environment.push_back(std::string(kVariables) + "=" + variables);
   STASIS_ASSIGN(const std::string root, InstallRoot());
-  RealCommands commands(root + "/bin/stasis", files);
+  if (options.pidns_socket >= 0) {
+    const std::string value = fmt::format("{}:{}", ipc::kPidnsSocketFd, options.pidns_init);
+    ::setenv(ipc::kPidnsVariable, value.c_str(), 1);
+    environment.push_back(std::string(ipc::kPidnsVariable) + "=");
+  }
+  RealCommands commands(root + "/bin/stasis", files, options.pidns_socket);
   // A program that was started with errors of its own has them after a requeue, too.
   std::optional<ErrorOutput> errors;
   if (AreApart(STDOUT_FILENO, STDERR_FILENO) || PathExists(files.errors_path())) {
@@ -321,6 +335,7 @@ int Main(const std::vector<std::string>& words) {
     Tell(options.error());
     return 2;
   }
+  if (options->pidns_socket >= 0) ::fcntl(options->pidns_socket, F_SETFD, FD_CLOEXEC);
   if (!HasGpus()) return RunAlone(*options);
   if (Status nodes = CheckNodes(*options, environ); !nodes) {
     // A default of the partition must not make jobs fail that know nothing of it.

@@ -48,12 +48,14 @@ Status SetUserOption(const std::string& word, UserOptions& options) {
     options.multinode = true;
     return {};
   }
+  if (word == "nopidns") return {};  // for the plugin
   if (name == "reserve" && (equals == word.npos || value == "off")) {
     options.reserve = equals == word.npos;
     return {};
   }
   return FailUsage("--stasis=" + word + " is not an option",
-                   "--stasis[=every=30m,keep=3,to=REPO,reserve,multinode], in any selection");
+                   "--stasis[=every=30m,keep=3,to=REPO,reserve,multinode,nopidns], in any "
+                   "selection");
 }
 
 }  // namespace
@@ -102,6 +104,15 @@ Result<TaskOptions> ParseTaskOptions(const std::vector<std::string>& words) {
       options.job = value;
     } else if (word == "--options") {
       STASIS_ASSIGN(options.user, ParseUserOptions(value));
+    } else if (word == "--pidns") {
+      std::string_view text = value;
+      int64_t socket = 0, init = 0;
+      if (!TakeNumber(text, 3, socket) || !text.starts_with(':'))
+        return FailUsage("--pidns FD:PID");
+      text.remove_prefix(1);
+      if (!TakeNumber(text, 2, init) || !text.empty()) return FailUsage("--pidns FD:PID");
+      options.pidns_socket = static_cast<int>(socket);
+      options.pidns_init = static_cast<int>(init);
     } else if (word == "--restarts") {
       std::string_view text = value;
       int64_t number = 0;

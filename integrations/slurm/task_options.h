@@ -28,11 +28,15 @@ struct TaskOptions {
   int restarts = 0;     // how often Slurm has requeued the job
   bool script = false;  // the program is a batch script, which Slurm deletes
   UserOptions user;
+  // The init process of the pid namespace that the plugin has made, and the socket to it
+  // (ipc/pidns_init.h); 0 and -1: there is none.
+  int pidns_init = 0, pidns_socket = -1;
   bool by_default = false;  // the job did not ask for --stasis; its partition has it as default
   std::vector<std::string> program;
 };
 
-// stasis-step --job NAME [--restarts N] [--script] [--default] [--options TEXT] -- CMD ARG...
+// stasis-step --job NAME [--restarts N] [--script] [--default] [--options TEXT] [--pidns FD:PID]
+//             -- CMD ARG...
 Result<TaskOptions> ParseTaskOptions(const std::vector<std::string>& words);
 
 // Returns an error if the task belongs to a step over several nodes, unless the option `multinode`

@@ -506,9 +506,18 @@ TEST(TaskOptions, CommandLine) {
   EXPECT_TRUE(options->script);
   EXPECT_EQ(options->user.keep, 1);
   EXPECT_THAT(options->program, ElementsAre("/job", "--", "x"));
+  EXPECT_EQ(options->pidns_socket, -1);
+  options =
+      ParseTaskOptions({"--job", "a", "--pidns", "5:99", "--options", "nopidns,keep=3", "--", "x"});
+  ASSERT_TRUE(options) << options.error().ToString();
+  EXPECT_EQ(options->pidns_socket, 5);
+  EXPECT_EQ(options->pidns_init, 99);
   for (const Words& words :
        {Words{}, Words{"--job", "a"}, Words{"--job", "a", "--"}, Words{"--", "x"}, Words{"--job"},
-        Words{"--nope", "1", "--", "x"}, Words{"--job", "a", "--restarts", "x", "--", "x"}}) {
+        Words{"--nope", "1", "--", "x"}, Words{"--job", "a", "--restarts", "x", "--", "x"},
+        Words{"--job", "a", "--pidns", "5", "--", "x"},
+        Words{"--job", "a", "--pidns", "1:99", "--", "x"},
+        Words{"--job", "a", "--pidns", "5:99x", "--", "x"}}) {
     EXPECT_FALSE(ParseTaskOptions(words)) << Joined(words);
   }
 }

@@ -1,8 +1,11 @@
 """Programs, checks and the main function of the tests of Slurm."""
 
 import argparse
+import contextlib
+import os
 import pathlib
 import shutil
+import signal
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
@@ -45,6 +48,35 @@ def finish(cluster, job, may_leave=(), may_run=()):
         cluster.world.stasis("image", "delete", image.name)
     if not may_run:
         expect_gone(cluster, job)
+
+
+def requeue(cluster, *jobs):
+    """Requeues the jobs, which end, and returns when they can be started again."""
+    for job in jobs:
+        cluster.command("scontrol", "requeue", job.id)
+    for job in jobs:
+        job.await_state("PENDING")
+    cluster.await_idle()
+
+
+@contextlib.contextmanager
+def taken(cluster, pids):
+    """The node has other processes with these pids meanwhile."""
+    for pid in pids:
+        processes.spawn_with_pid(pid)
+        cluster.world.own(pid)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            cluster.world.disown(pid)
+
+
+def programs(cluster):
+    """Returns the pid of each counter, by its pid in its own pid namespace."""
+    return {processes.inner_pid(pid): pid for pid in cluster.world.named("counter")}
 
 
 def expect_gone(cluster, job):

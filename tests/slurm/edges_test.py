@@ -18,7 +18,8 @@ from processes import wait_until  # noqa: E402
 from world import demand  # noqa: E402
 
 from cluster import ALICE, GPU, PLUGIN, SOON_S  # noqa: E402
-from common import BATCH, STEP, arenas, expect_gone, finish, free_memory, images, main, script  # noqa: E402
+from common import (BATCH, STEP, arenas, expect_gone, finish, free_memory, images, main, programs, requeue,  # noqa: E402
+                    script, taken)
 
 
 def expect_continues(job, counters=1):
@@ -321,16 +322,17 @@ def private_folders(cluster):
     for job in jobs:
         job.expect_count()
         demand(job.output().startswith("/dev/shm:\n\n/tmp:\n"), job.tell)
-    for job in jobs:
-        cluster.command("scontrol", "requeue", job.id)
-    for job in jobs:
-        job.await_state("PENDING")
-    for job, node in zip(jobs, reversed(cluster.nodes)):
-        job.start_now(node)
-    for job in jobs:
-        job.expect_count()
-    finish(cluster, jobs[0], may_run=jobs)
-    finish(cluster, jobs[1])
+    pids = sorted(programs(cluster))
+    requeue(cluster, *jobs)
+    with taken(cluster, pids[:1]):  # one of the programs continues in a pid namespace
+        for job, node in zip(jobs, reversed(cluster.nodes)):
+            job.start_now(node)
+        for job in jobs:
+            job.expect_count()
+        found = programs(cluster)
+        demand(sorted(found) == pids and found[pids[0]] != pids[0], lambda: f"the pids of the counters: {found}, not {pids}")
+        finish(cluster, jobs[0], may_run=jobs)
+        finish(cluster, jobs[1])
     demand(all((run.parent / f"run-{ALICE}-{node}" / "journal").is_dir() for node in cluster.nodes), "no journal of a node")
     cluster.await_idle()
     kept = [path for node in cluster.nodes for path in cluster.mounts_of(node) if re.search(r"/private/.*/\d+", path)]
