@@ -6,8 +6,7 @@
  *   restore   init, (post-restore: stasis-criu-hook), first RESUME_DEVICES_LATE,
  *             (post-resume: stasis-criu-hook), fini
  *
- * Built without CRIU's headers: the structures below are CRIU's plugin ABI, version 0.2, with the
- * twelve hooks that CRIU 4.0 has. Later versions load this plugin too. */
+ * Needs CRIU 4.0 or newer, which has all of its hooks. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <dirent.h>
@@ -25,24 +24,11 @@
 #include <unistd.h>
 
 #include "connection.h"
+#include "criu_plugin.h"
 #include "log.h"
 #include "threads.h"
 
-/* CRIU's ABI. */
-enum { HOOK_RESUME_DEVICES_LATE = 9, HOOK_PAUSE_DEVICES = 10, HOOK_CHECKPOINT_DEVICES = 11 };
-enum { HOOKS = 12 };
-enum { STAGE_DUMP, STAGE_PRE_DUMP, STAGE_RESTORE };
-enum { PLUGIN_VERSION = 2 << 8 };
 enum { TASK_ALIVE = 1 }; /* of the option final_state */
-
-struct plugin_descriptor {
-  const char* name;
-  int (*init)(int stage);
-  void (*exit)(int stage, int ret);
-  unsigned int version;
-  unsigned int max_hooks;
-  void* hooks[HOOKS];
-};
 
 extern int criu_get_image_dir(void);
 extern int add_inventory_plugin(const char* name) __attribute__((weak));
@@ -249,14 +235,7 @@ static void end_lease(void) {
 /* Sends a request and waits for its answer. Lets threads run meanwhile if the daemon asks for it.
  */
 static int ask(enum stasis_criu_kind kind, int pid, int value, struct stasis_criu_frame* answer) {
-  int got = stasis_ask(plugin.connection, kind, pid, value, -1, answer);
-  if (got != STASIS_CRIU_THREAD_IDS) return got;
-  stasis_let_run(answer);
-  while (answer->value != 0 && stasis_receive(plugin.connection, answer) == 0 &&
-         answer->kind == STASIS_CRIU_THREAD_IDS) {
-    stasis_let_run(answer);
-  }
-  got = stasis_ask(plugin.connection, STASIS_CRIU_RUNNING, pid, 0, -1, answer);
+  const int got = stasis_ask_running(plugin.connection, kind, pid, value, answer);
   stasis_stop_running();
   return got;
 }

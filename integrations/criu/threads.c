@@ -14,13 +14,21 @@
 
 #include "log.h"
 
-/* Threads that CRIU has stopped, and that run again while the daemon needs them: the agents' and
- * the driver's. */
+#ifndef PTRACE_O_SUSPEND_SECCOMP
+#define PTRACE_O_SUSPEND_SECCOMP (1 << 21)
+#endif
+
+/* Threads that CRIU has stopped, and that run again while Stasis needs them: the agents' and the
+ * driver's. */
 static struct {
   pid_t id;
   unsigned long mask;
 }* running;
 static size_t running_count;
+
+/* The ptrace options of these threads while they run and when they are stopped again. */
+static unsigned long options_running;
+static unsigned long options_stopped = PTRACE_O_SUSPEND_SECCOMP | PTRACE_O_TRACESYSGOOD;
 
 void stasis_let_run(const struct stasis_criu_frame* frame) {
   const size_t count = frame->length / sizeof(int32_t);
@@ -35,7 +43,8 @@ void stasis_let_run(const struct stasis_criu_frame* frame) {
     unsigned long before;
     if (ptrace(PTRACE_GETSIGMASK, id, sizeof before, &before) != 0 ||
         ptrace(PTRACE_SETSIGMASK, id, sizeof blocked, &blocked) != 0 ||
-        ptrace(PTRACE_SETOPTIONS, id, NULL, 0) != 0 || ptrace(PTRACE_CONT, id, NULL, 0) != 0) {
+        ptrace(PTRACE_SETOPTIONS, id, NULL, options_running) != 0 ||
+        ptrace(PTRACE_CONT, id, NULL, 0) != 0) {
       stasis_say(STASIS_LOG_ERROR, "thread %d does not run: %s", (int)id, strerror(errno));
       continue;
     }
@@ -44,10 +53,33 @@ void stasis_let_run(const struct stasis_criu_frame* frame) {
   }
 }
 
+int stasis_ask_running(int socket, enum stasis_criu_kind kind, int pid, int value,
+                       struct stasis_criu_frame* answer) {
+  const int got = stasis_ask(socket, kind, pid, value, -1, answer);
+  if (got != STASIS_CRIU_THREAD_IDS) return got;
+  stasis_let_run(answer);
+  while (answer->value != 0 && stasis_receive(socket, answer) == 0 &&
+         answer->kind == STASIS_CRIU_THREAD_IDS) {
+    stasis_let_run(answer);
+  }
+  return stasis_ask(socket, STASIS_CRIU_RUNNING, pid, 0, -1, answer);
+}
+
+enum { TRACED = 65536 };
+
+/* The threads that CRIU traces at the end of a restore, except the root process itself. */
+static struct {
+  pid_t ids[TRACED];
+  volatile size_t count;
+  bool reaps;
+  struct sigaction before; /* CRIU's action for SIGCHLD */
+} traced;
+
 enum { WAIT_MS = 5000 };
 
 void stasis_kill_restored(pid_t root) {
   kill(root, SIGKILL);
+  for (size_t i = 0; i < traced.count; ++i) kill(traced.ids[i], SIGKILL);
   for (int waited = 0; waited < WAIT_MS; ++waited) {
     int status;
     pid_t got;
@@ -71,16 +103,6 @@ static bool await_stop(pid_t id) {
   errno = ETIMEDOUT;
   return false;
 }
-
-enum { TRACED = 65536 };
-
-/* The threads that CRIU traces at the end of a restore, except the root process itself. */
-static struct {
-  pid_t ids[TRACED];
-  volatile size_t count;
-  bool reaps;
-  struct sigaction before; /* CRIU's action for SIGCHLD */
-} traced;
 
 static void on_child(int signal) {
   (void)signal;
@@ -108,9 +130,36 @@ static void add_threads(pid_t pid, bool is_root) {
   closedir(threads);
 }
 
+/* Adds the threads of the child processes of one thread. */
+static void add_children(pid_t thread) {
+  char path[320];
+  snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)thread, (int)thread);
+  FILE* children = fopen(path, "re");
+  if (children == NULL) return;
+  for (int child; fscanf(children, "%d", &child) == 1;) add_threads(child, false);
+  fclose(children);
+}
+
+bool stasis_die_with_criu(pid_t root) {
+  options_running = PTRACE_O_EXITKILL;
+  options_stopped = PTRACE_O_EXITKILL | PTRACE_O_TRACESYSGOOD;
+  pid_t thread = root;
+  add_threads(root, true);
+  for (size_t i = 0;; thread = traced.ids[i++]) {
+    /* Fails for zombies, which are not traced. */
+    (void)ptrace(PTRACE_SETOPTIONS, thread, NULL, options_stopped);
+    add_children(thread);
+    if (i == traced.count) break;
+  }
+  return traced.count < TRACED;
+}
+
 void stasis_reap_threads(pid_t pid, bool is_root) {
   add_threads(pid, is_root);
-  if (!is_root) return;
+  if (is_root) stasis_begin_reaping();
+}
+
+void stasis_begin_reaping(void) {
   struct sigaction action = {.sa_handler = on_child, .sa_flags = SA_RESTART};
   sigemptyset(&action.sa_mask);
   traced.reaps = sigaction(SIGCHLD, &action, &traced.before) == 0;
@@ -122,14 +171,10 @@ void stasis_end_reaping(void) {
 }
 
 void stasis_stop_running(void) {
-#ifndef PTRACE_O_SUSPEND_SECCOMP
-#define PTRACE_O_SUSPEND_SECCOMP (1 << 21)
-#endif
   for (size_t i = 0; i < running_count; ++i) {
     const pid_t id = running[i].id;
     if (ptrace(PTRACE_INTERRUPT, id, NULL, 0) != 0 || !await_stop(id) ||
-        ptrace(PTRACE_SETOPTIONS, id, NULL, PTRACE_O_SUSPEND_SECCOMP | PTRACE_O_TRACESYSGOOD) !=
-            0 ||
+        ptrace(PTRACE_SETOPTIONS, id, NULL, options_stopped) != 0 ||
         ptrace(PTRACE_SETSIGMASK, id, sizeof running[i].mask, &running[i].mask) != 0) {
       stasis_say(STASIS_LOG_ERROR, "thread %d cannot be stopped again: %s", (int)id,
                  strerror(errno));

@@ -11,13 +11,13 @@
 namespace softgpu {
 namespace {
 
-// Returns true if the process is stopped by a signal.
-bool IsStopped(int pid) {
+// Returns true if the target's thread is stopped by a signal or by its tracer.
+bool IsStopped(const Target& target) {
   char path[64], text[4096] = {};
-  snprintf(path, sizeof(path), "/proc/%d/status", pid);
+  snprintf(path, sizeof(path), "/proc/%d/task/%d/status", target.pid, ThreadIdOf(target));
   Fd file(open(path, O_RDONLY | O_CLOEXEC));
   return file.valid() && read(file.get(), text, sizeof(text) - 1) > 0 &&
-         strstr(text, "\nState:\tT") != nullptr;
+         (strstr(text, "\nState:\tT") != nullptr || strstr(text, "\nState:\tt") != nullptr);
 }
 
 CUresult Find(int pid, Target* target) { return FindTarget(pid, kHeaderAddress, target); }
@@ -50,7 +50,7 @@ CUresult cuCheckpointProcessGetState(int pid, CUprocessState* state) {
   if (CUresult r = Find(pid, &target); r != CUDA_SUCCESS) return r;
   // With driver 580 the target itself answers, without a time limit, so the call blocks while the
   // target is stopped.
-  while (IsStopped(target.pid)) usleep(1000);
+  while (IsStopped(target)) usleep(1000);
   *state = CUprocessState(target.header.state.load());
   return CUDA_SUCCESS;
 }

@@ -19,6 +19,7 @@
 #include "criu/diagnose.h"
 #include "criu/end.h"
 #include "criu/inside_protocol.h"
+#include "criu/restore_plugin.h"
 #include "criu/rpc.pb.h"
 #include "ipc/socket.h"
 #include "process/namespace.h"
@@ -185,6 +186,16 @@ Result<Session> Session::Inside(UniqueFd socket) {
   return session;
 }
 
+Session::Session() = default;
+Session::~Session() = default;
+Session::Session(Session&&) noexcept = default;
+
+void Session::UsePlugin(UniqueFd socket) {
+  // Fails only if CRIU has exited, which Restore reports.
+  auto link = MakePluginLink(std::move(socket), criu_pid_);
+  if (link) plugin_ = std::make_unique<RestorePlugin>(std::move(*link));
+}
+
 // Passes the numbers of descriptors in the process that made the socket pair. CRIU looks them up in
 // /proc. CRIU 4.1 fails if the images' folder is given by its path.
 Status Session::SetPlaces(const std::string& images_dir, const std::string& log_path,
@@ -250,6 +261,14 @@ Result<rpc::Response> Session::Receive(const Deadline& deadline) {
   return response;
 }
 
+bool Session::PluginAsks(const Deadline& deadline) const {
+  if (!plugin_ || plugin_->fd() < 0) return false;
+  pollfd waiting[] = {
+      {socket_.get(), POLLIN, 0}, {criu_pidfd_.get(), POLLIN, 0}, {plugin_->fd(), POLLIN, 0}};
+  const int ready = TEMP_FAILURE_RETRY(::poll(waiting, std::size(waiting), deadline.PollTimeout()));
+  return ready > 0 && waiting[0].revents == 0 && waiting[2].revents != 0;
+}
+
 Result<rpc::Response> Session::Converse(const rpc::Request& request, const NotifyHandler& handler,
                                         const Deadline& deadline) {
   STASIS_TRY(Send(request));
@@ -259,7 +278,21 @@ Result<rpc::Response> Session::Converse(const rpc::Request& request, const Notif
 Result<rpc::Response> Session::AwaitAnswer(const NotifyHandler& handler, const Deadline& until) {
   Deadline deadline = until;
   Status refused;
+  // Time spent in the handler does not count against the deadline.
+  auto ask = [&](Notification& notification) -> Status {
+    const auto asked = Deadline::Clock::now();
+    Status verdict = handler ? handler(notification) : Status{};
+    deadline = deadline.Plus(Deadline::Clock::now() - asked);
+    return verdict;
+  };
+  const RestorePlugin::Pids pids{[this](process::HostPid pid) { return ToCriu(pid); },
+                                 [this](pid_t pid) { return FromCriu(pid); }};
   while (true) {
+    if (PluginAsks(deadline)) {
+      Status verdict = plugin_->Serve(pids, ask);
+      if (!verdict && refused) refused = std::move(verdict);
+      continue;
+    }
     auto received = notification_ ? *std::exchange(notification_, nullptr) : Receive(deadline);
     if (!received) return Fail(!refused ? refused.error() : received.error());
     const rpc::Response& response = *received;
@@ -275,10 +308,8 @@ Result<rpc::Response> Session::AwaitAnswer(const NotifyHandler& handler, const D
     } else {
       verdict = Fail(std::move(pid).error());
     }
-    // Time spent in the handler does not count against the deadline.
-    auto asked = Deadline::Clock::now();
-    if (handler && verdict) verdict = handler(notification);
-    deadline = deadline.Plus(Deadline::Clock::now() - asked);
+    notification.stops_again = plugin_ && plugin_->is_loaded();
+    if (verdict) verdict = ask(notification);
     // After this answer CRIU kills or resumes the tasks. It must not be interrupted then.
     if (verdict && notification.moment == Moment::kPostDump) deadline = Deadline::In(kLettingGo);
     rpc::Request answer;
@@ -415,6 +446,9 @@ Result<process::HostPid> Session::Restore(const RestoreRequest& request,
   STASIS_ASSIGN(rpc::Response done, Conclude(std::move(response), request.log_path, kRestoring));
   if (!done.success())
     return Fail(DiagnoseFile(request.log_path, kRestoring, done.cr_errno(), done.cr_errmsg()));
+  if (plugin_ && plugin_->is_loaded() && !plugin_->has_stopped()) {
+    return Fail(Code::kInternal, Domain::kCriu, 0, "CRIU has not called its plugin");
+  }
   return FromCriu(done.restore().pid());
 }
 

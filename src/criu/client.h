@@ -30,6 +30,7 @@ class Opts;
 class Request;
 class Response;
 }  // namespace rpc
+class RestorePlugin;
 
 struct Version {
   int major = 0;
@@ -50,6 +51,10 @@ enum class Moment {
   // The restored tree exists and is stopped, and the pid of its root is known. If the handler
   // returns an error, CRIU kills the tree.
   kPostRestore,
+  // After kPostRestore, if it had `stops_again`. CRIU traces all threads of the restored tree,
+  // which are stopped at the end of their restore. If the handler returns an error, the tree is
+  // killed.
+  kStopped,
   kPreResume,
   kPostResume,
   kOther,
@@ -58,6 +63,10 @@ enum class Moment {
 struct Notification {
   Moment moment = Moment::kOther;
   process::HostPid pid;  // the root of the restored tree, or 0 if it is not known
+  // kPostRestore: kStopped follows before the program runs.
+  bool stops_again = false;
+  // kStopped: lets these threads of the tree run until the handler returns.
+  std::function<Status(const std::vector<pid_t>&)> let_run = {};
 };
 
 // Handles a notification. An error rejects it and becomes the error of the request.
@@ -135,6 +144,11 @@ class Session final : public CriuSession {
   // For a CRIU in another pid namespace, which created the socket pair itself (see inside.h). All
   // pids in requests, notifications and answers are still those of the caller's namespace.
   static Result<Session> Inside(UniqueFd socket);
+  ~Session() override;
+  Session(Session&&) noexcept;
+  // For a CRIU that has been started with the plugin for restores (restore_plugin.h). `socket` is
+  // the other end of the plugin's connection. Call it before Restore.
+  void UsePlugin(UniqueFd socket);
 
   Status PrepareDump(const DumpRequest& request, const Deadline& deadline) override;
   void CancelPrepared() override;
@@ -150,7 +164,7 @@ class Session final : public CriuSession {
   process::HostPid criu_pid() const { return criu_pid_; }
 
  private:
-  Session() = default;
+  Session();
   // Opens the folders that the request names, and keeps them open until the session ends.
   Status SetPlaces(const std::string& images_dir, const std::string& log_path, rpc::Opts* opts);
   Status SendDump(const DumpRequest& request);
@@ -165,6 +179,8 @@ class Session final : public CriuSession {
   // Handles notifications until the answer to the request arrives.
   Result<rpc::Response> AwaitAnswer(const NotifyHandler& handler, const Deadline& deadline);
   Result<rpc::Response> Receive(const Deadline& deadline);
+  // Waits for CRIU. Returns true if its plugin has sent a request and CRIU itself nothing.
+  bool PluginAsks(const Deadline& deadline) const;
   // Ends the session. If CRIU died without an answer, takes the error from its log.
   Result<rpc::Response> Conclude(Result<rpc::Response> response, const std::string& log_path,
                                  const char* what);
@@ -184,6 +200,7 @@ class Session final : public CriuSession {
   process::ProcessId dumped_;  // the root of a dump
   // After PrepareDump: not answered yet. Shared, because the type is incomplete here.
   std::shared_ptr<rpc::Response> notification_;
+  std::unique_ptr<RestorePlugin> plugin_;
 };
 
 }  // namespace stasis::criu

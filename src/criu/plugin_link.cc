@@ -125,6 +125,7 @@ class SocketLink final : public PluginLink {
   }
 
   int exit_fd() const override { return pidfd_.get(); }
+  int request_fd() const override { return socket_.get(); }
 
   int images_fd() const override { return images_.get(); }
   process::HostPid criu() const override { return criu_; }
@@ -203,7 +204,10 @@ Result<std::unique_ptr<PluginLink>> MakePluginLink(UniqueFd socket) {
   if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
     return Fail(ErrnoError(errno, "SO_PEERCRED"));
   }
-  const process::HostPid criu{peer.pid};
+  return MakePluginLink(std::move(socket), {peer.pid});
+}
+
+Result<std::unique_ptr<PluginLink>> MakePluginLink(UniqueFd socket, process::HostPid criu) {
   auto stat = process::ReadStat(criu);
   auto pidfd = stat ? process::OpenPidfd(stat->id) : Result<UniqueFd>(Fail(stat.error()));
   if (!pidfd) {

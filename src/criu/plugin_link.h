@@ -61,6 +61,8 @@ class PluginLink {
   virtual Status AwaitExit(const Deadline& deadline) = 0;
   // A descriptor that is readable once CRIU has exited, for poll(2). Safe to use from any thread.
   virtual int exit_fd() const = 0;
+  // A descriptor that is readable when Next() returns at once.
+  virtual int request_fd() const = 0;
 
   // The descriptor of CRIU's image folder. Valid after the first request.
   virtual int images_fd() const = 0;
@@ -70,5 +72,7 @@ class PluginLink {
 
 // Takes a connected socket. Returns kUnavailable if its peer has exited already.
 Result<std::unique_ptr<PluginLink>> MakePluginLink(UniqueFd socket);
+// Takes one end of a socket pair, whose other end the process `criu` has.
+Result<std::unique_ptr<PluginLink>> MakePluginLink(UniqueFd socket, process::HostPid criu);
 
 }  // namespace stasis::criu

@@ -1,5 +1,7 @@
 /* The protocol between CRIU's plugin (integrations/criu) and stasisd. It is written in C, because
- * the plugin links libc only. integrations/criu/README.md describes the order of the requests.
+ * the plugin links libc only. integrations/criu/README.md describes the order of the requests. The
+ * plugin of a restore by Stasis (restore_plugin.c) and Stasis use BEGIN_RESTORE, RESUME, RUNNING
+ * and their answers.
  *
  * Each packet of the SOCK_SEQPACKET connection is one frame of fixed size, in host byte order. The
  * plugin and its action script send requests. The daemon answers each request before the next one.
@@ -26,6 +28,9 @@
 #define STASIS_CRIU_THREADS (STASIS_CRIU_TEXT / 4)
 /* Environment variable of the action script: the number in CRIU of the connection's descriptor. */
 #define STASIS_CRIU_LEASE "STASIS_CRIU_LEASE"
+/* Environment variable of a CRIU that Stasis starts for a restore: the number of the descriptor of
+ * the connection to Stasis. */
+#define STASIS_CRIU_CONNECTION "STASIS_CRIU_CONNECTION"
 /* The folder, in CRIU's image folder, that contains the GPU data as a Stasis image. */
 #define STASIS_CRIU_FOLDER "stasis"
 

@@ -147,7 +147,10 @@ void AddGpuBack(Plan& plan, Services& services, const Processes& processes, GpuB
       return run(scope);
     };
     if (!back.without_driver) {
-      program.push_back(std::move(restore));
+      auto within = std::find_if(program.begin(), program.end(), [&](const Phase& phase) {
+        return phase.name == back.restore_within;
+      });
+      (within == program.end() ? program : within->nested).push_back(std::move(restore));
       program.push_back(std::move(unlock));
     }
     beside = {std::move(*back.data_read),

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "gpu_state/gpu_steps.h"
@@ -53,6 +54,9 @@ struct GpuBack {
   // in, `driver_bytes_by_gpu` gives the memory that the driver will need.
   std::vector<plan::Phase> programs = {};
   std::optional<plan::Phase> data_read = {};
+  // The name of the phase of `programs` that runs the driver's restore as a nested phase. Empty: it
+  // follows the `programs`. Only with `shared`.
+  std::string restore_within = {};
   std::map<device::GpuUuid, uint64_t> driver_bytes_by_gpu = {};
   // CRIU's plugin has restored what the driver of other programs restores (HIP).
   bool without_driver = false;

@@ -152,7 +152,7 @@ Phase GpuReleaseCheck(Services& services, const Processes& processes) {
 
 Phase GpuRestore(Services& services, const Processes& processes, const device::GpuMap& map,
                  uint64_t bytes) {
-  return {.name = "gpu-restore",
+  return {.name = kGpuRestore,
           .timeout = kDataTimeout,
           .run = [&services, &processes, map, bytes](PhaseScope& scope) -> Status {
             STASIS_ASSIGN(Processes away,

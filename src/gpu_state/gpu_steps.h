@@ -25,6 +25,7 @@ plan::Phase GpuCheckpoint(Services& services, const Processes& processes, uint64
 // Checks that no GPU file is open or mapped any more: CRIU would fail on it, and the GPU would not
 // be free.
 plan::Phase GpuReleaseCheck(Services& services, const Processes& processes);
+inline constexpr const char* kGpuRestore = "gpu-restore";
 // Restores all processes, or none if they do not all fit (gpu_room.h).
 plan::Phase GpuRestore(Services& services, const Processes& processes, const device::GpuMap& map,
                        uint64_t bytes);

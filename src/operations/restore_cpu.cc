@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "base/file.h"
 #include "checkpoint/program_pids.h"
 #include "checkpoint/teardown.h"
@@ -9,6 +11,7 @@
 #include "criu/amd_plugin.h"
 #include "device/device_nodes.h"
 #include "device/hip/criu_plugin.h"
+#include "operations/held_restore.h"
 #include "operations/recorded.h"
 #include "operations/restore_run.h"
 
@@ -46,6 +49,7 @@ Result<std::unique_ptr<criu::CriuSession>> RestoreRun::StartCriu(
   spec.images_dir = request.images_dir;
   spec.images_are_copies = !cpu_files_.folder.empty();
   spec.log_path = request.log_path;
+  spec.stops_at_end = overlaps_driver_;
   spec.shim.job_folder = store_.Folder(job_);
   spec.shim.stdio.log = log_;
   if (log_ == store_.OwnLog(job_)) {
@@ -133,30 +137,70 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
   notes_.insert(notes_.end(), inherit.notes.begin(), inherit.notes.end());
   // CRIU calls this before any process of the program runs.
   auto stopped = [&](criu::Notification& notification) -> Status {
-    if (notification.moment != criu::Moment::kPostRestore) return {};
-    if (options_.held) {
-      // A held restore has no shim that kills the tree if CRIU is killed. Report the root now, so
-      // that the thread that watches CRIU can kill the tree.
-      STASIS_TRY(NoteRoot(notification.pid));
-      STASIS_TRY(RenewDeviceNodes());
+    switch (notification.moment) {
+      case criu::Moment::kPostRestore:
+        return OnRestored(scope, notification);
+      case criu::Moment::kStopped:
+        return OnStopped(scope, notification);
+      default:
+        return {};
     }
-    if (fills_cpu_memory_) {
-      stopped_root_ = notification.pid;
-      STASIS_TRY(scope.RunNested(kCpuFill));
-    }
-    STASIS_TRY(AwaitData(scope));
-    if (scope.Abandoned()) return Fail(plan::StoppedByOther());
-    if (options_.held) return {};
-    STASIS_TRY(CheckStoppedTree(notification.pid));
-    STASIS_TRY(NoteRoot(notification.pid));
-    const bool waits_here = options_.before_adopt && manifest().gpus.empty();
-    return waits_here ? options_.before_adopt(scope) : Status();
   };
-  STASIS_ASSIGN(process::HostPid pid, criu->Restore(request, stopped, scope.deadline()));
-  if (root_.pid != pid) STASIS_TRY(NoteRoot(pid));
+  auto pid = criu->Restore(request, stopped, scope.deadline());
+  // If CRIU was killed, the kernel may let the program run although its data is not verified.
+  if (!pid) KillRestored(root_);
+  STASIS_TRY(pid);
+  if (root_.pid != *pid) STASIS_TRY(NoteRoot(*pid));
   // CRIU ignores errors of plugins after it has restored the processes.
   if (is_hip()) STASIS_TRY(criu::CheckPluginRestore(request.log_path));
-  return FindProcesses();
+  STASIS_TRY(FindProcesses());
+  if (overlaps_driver_ && !driver_has_restored_) return scope.RunNested(gpu_state::kGpuRestore);
+  return {};
+}
+
+Status RestoreRun::OnRestored(PhaseScope& scope, const criu::Notification& notification) {
+  if (options_.held) {
+    // A held restore has no shim that kills the tree if CRIU is killed. Report the root now, so
+    // that the thread that watches CRIU can kill the tree.
+    STASIS_TRY(NoteRoot(notification.pid));
+    STASIS_TRY(RenewDeviceNodes());
+  }
+  if (fills_cpu_memory_) {
+    stopped_root_ = notification.pid;
+    STASIS_TRY(scope.RunNested(kCpuFill));
+  }
+  if (!notification.stops_again) STASIS_TRY(AwaitData(scope));
+  if (scope.Abandoned()) return Fail(plan::StoppedByOther());
+  if (options_.held) return {};
+  STASIS_TRY(CheckStoppedTree(notification.pid));
+  STASIS_TRY(NoteRoot(notification.pid));
+  const bool waits_here = options_.before_adopt && manifest().gpus.empty();
+  return waits_here ? options_.before_adopt(scope) : Status();
+}
+
+Status RestoreRun::OnStopped(PhaseScope& scope, const criu::Notification& notification) {
+  STASIS_TRY(FindProcesses());
+  const std::vector<pid_t> threads = DriverThreads();
+  if (!threads.empty()) {
+    STASIS_TRY(notification.let_run(threads));
+    STASIS_TRY(scope.RunNested(gpu_state::kGpuRestore));
+    driver_has_restored_ = true;
+  }
+  STASIS_TRY(AwaitData(scope));
+  return scope.Abandoned() ? Fail(plan::StoppedByOther()) : Status();
+}
+
+std::vector<pid_t> RestoreRun::DriverThreads() const {
+  std::vector<pid_t> found;
+  for (const auto& p : processes_) {
+    const auto thread = session_.services.device->RestoreThread(p.id.pid);
+    const auto threads = process::ReadThreads(p.id.pid);
+    const bool is_own = thread && threads && *thread != p.id.pid.value &&
+                        std::find(threads->begin(), threads->end(), *thread) != threads->end();
+    if (!is_own) return {};
+    found.push_back(*thread);
+  }
+  return found;
 }
 
 // Removes the work folder last, because it records where CRIU's files are.
@@ -166,7 +210,7 @@ Status RestoreRun::RemoveWork() {
   return RemoveTree(work_dir_);
 }
 
-Status RestoreRun::KillRestored() {
+Status RestoreRun::EndRestored() {
   STASIS_TRY(RemoveWork());
   if (host_) {
     // If the shim was killed, it can no longer kill the tree.
@@ -214,7 +258,7 @@ Phase RestoreRun::CpuRead() {
 }
 
 Phase RestoreRun::CpuRestore() {
-  Phase phase = {.name = "cpu-restore",
+  Phase phase = {.name = kCpuRestore,
                  .timeout = seconds(600),
                  .run = [this](PhaseScope& scope) -> Status {
                    STASIS_TRY(RunCriu(scope));
@@ -223,7 +267,7 @@ Phase RestoreRun::CpuRestore() {
                    // program.
                    return checkpoint::RemoveCpuFiles(session_.services.paths, owner_);
                  },
-                 .undo = [this] { return KillRestored(); }};
+                 .undo = [this] { return EndRestored(); }};
   if (fills_cpu_memory_) phase.nested.push_back(CpuFill());
   return phase;
 }

@@ -40,6 +40,8 @@ struct HostSpec {
   // The files are copies. With a new pid namespace, the host adapts them to it.
   bool images_are_copies = false;
   std::string log_path;
+  // Load the plugin of criu/restore_plugin.h, if it is installed. `plugins` must be empty.
+  bool stops_at_end = false;
 };
 
 // Starts hosts.

@@ -137,6 +137,9 @@ Result<BlockSecret> RestoreRun::SecretOfHashes() const {
   return *secret;
 }
 
+// CRIU loads plugins from one folder, which another plugin has for a held restore and for HIP.
+bool RestoreRun::OverlapsDriver() const { return has_data() && !options_.held && !is_hip(); }
+
 Status RestoreRun::AwaitData(PhaseScope& scope) const {
   if (!has_data()) return {};
   STASIS_TRY(scope.Await(kDataRead));
@@ -292,6 +295,7 @@ bool RestoreRun::may_have_gates() const {
 Plan RestoreRun::MakePlan() {
   gpu_state::Services& services = session_.services;
   fills_cpu_memory_ = MayFillCpuMemory();
+  overlaps_driver_ = OverlapsDriver();
   Plan plan("restore");
   if (!ports_.empty()) plan.Add(Ports());
   if (manifest().gpus.empty()) {
@@ -309,6 +313,7 @@ Plan RestoreRun::MakePlan() {
     if (may_have_gates()) back.programs.push_back(DataBind());
     if (has_data()) {
       back.data_read = DataRead();
+      if (overlaps_driver_) back.restore_within = kCpuRestore;
       back.driver_bytes_by_gpu = gpu_state::DriverBytesByGpu(RecordedProcesses(manifest()), map_);
     }
     gpu_state::AddGpuBack(plan, services, processes_, std::move(back));

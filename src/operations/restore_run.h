@@ -2,7 +2,7 @@
 // first. If the image has GPU data, these run in parallel:
 //   data-read                            image -> arenas, checks each block
 //   gpu-load { load-room, data-load }    arenas -> GPU, each part as soon as it has been read
-//   program-back { image-verify, cpu-read, cpu-restore { cpu-fill }, data-bind, gpu-restore,
+//   program-back { image-verify, cpu-read, cpu-restore { cpu-fill, gpu-restore }, data-bind,
 //                  gpu-unlock }
 // If movers can hash memory with the key of the image, data-read only opens the packs, and
 // data-load copies from them to the GPU and checks each block there.
@@ -10,6 +10,9 @@
 // Then data-return and adopt follow. Without GPU data: image-verify, cpu-read, cpu-restore, the
 // driver's phases, adopt; with an agent also data-bind and data-return, because a gate can be
 // closed without data.
+//
+// gpu-restore runs when all threads of the program are stopped at the end of CRIU's restore. Only
+// the driver's threads run until the data is loaded and checked (OverlapsDriver()).
 //
 // cpu-fill writes large parts of the CPU memory into the processes that CRIU has restored, before
 // they run (checkpoint/direct_pages.h).
@@ -86,6 +89,7 @@ class RestoreRun {
 
  private:
   static constexpr std::chrono::seconds kShimTimeout{20};
+  static constexpr const char* kCpuRestore = "cpu-restore";
 
   plan::Phase Ports();
   plan::Phase ImageVerify();
@@ -108,6 +112,16 @@ class RestoreRun {
   Status RenewDeviceNodes() const;
   Status FindProcesses();
   Status RunCriu(plan::PhaseScope& scope);
+  // Called by CRIU when it has restored the tree, and, with the plugin of criu/restore_plugin.h,
+  // again when all threads are stopped at the end of their restore.
+  Status OnRestored(plan::PhaseScope& scope, const criu::Notification& notification);
+  Status OnStopped(plan::PhaseScope& scope, const criu::Notification& notification);
+  // Returns the threads that the driver's restore needs, one of each process. The result is empty
+  // if a process has none of its own.
+  std::vector<pid_t> DriverThreads() const;
+  // Returns true if the driver may restore while the GPU data is still loaded. Without CRIU's
+  // plugin, or without threads of the driver, it restores when the program runs.
+  bool OverlapsDriver() const;
   // Returns true if this process may write CPU memory to the restored processes (cpu-fill).
   bool MayFillCpuMemory() const;
   // Returns the secret of the image's hashes, or the reason why data-load cannot use them.
@@ -138,7 +152,7 @@ class RestoreRun {
     return std::any_of(all.begin(), all.end(), [](const auto& e) { return e.kind == "tty"; });
   }
   Result<criu::InheritPlan> PlanOutput() const;
-  Status KillRestored();
+  Status EndRestored();
   Status CommitToShim();
   Status RemoveWork();
   const store::Manifest& manifest() const { return reader_.manifest(); }
@@ -158,6 +172,8 @@ class RestoreRun {
   process::ProcessId owner_;
   checkpoint::CpuFiles cpu_files_;  // if its folder is empty, CRIU reads the image's own files
   bool fills_cpu_memory_ = false;
+  bool overlaps_driver_ = false;  // cpu-restore runs gpu-restore
+  bool driver_has_restored_ = false;
   process::HostPid stopped_root_;  // during cpu-fill
   std::unique_ptr<RestoreHost> host_;
   process::ProcessId root_;

@@ -14,8 +14,10 @@ using fakes::ForEachFault;
 using fakes::KillAndReap;
 using fakes::World;
 
-// Does the work of CRIU: starts a stopped tree, and kills it if the notification is rejected.
-Result<process::HostPid> RestoreProcess(World& world, const criu::NotifyHandler& handler) {
+// Does the work of CRIU: starts a stopped tree, and kills it if a notification is rejected.
+// `stops`: with the plugin for restores.
+Result<process::HostPid> RestoreProcess(World& world, const criu::NotifyHandler& handler,
+                                        bool stops) {
   STASIS_ASSIGN(const process::HostPid root, fakes::StartRestored(world));
   const pid_t pid = root.value;
   if (world.device->no_checkpoint) {  // CRIU's plugin has restored it
@@ -25,7 +27,17 @@ Result<process::HostPid> RestoreProcess(World& world, const criu::NotifyHandler&
   criu::Notification notification;
   notification.moment = criu::Moment::kPostRestore;
   notification.pid = {pid};
-  if (Status allowed = handler(notification); !allowed) {
+  notification.stops_again = stops;
+  Status allowed = handler(notification);
+  if (allowed && stops) {
+    notification.moment = criu::Moment::kStopped;
+    notification.let_run = [&](const std::vector<pid_t>& threads) {
+      EXPECT_EQ(threads.size(), 1u);
+      return world.log.Run("criu", "LetRun", []() -> Status { return {}; });
+    };
+    allowed = handler(notification);
+  }
+  if (!allowed) {
     KillAndReap(pid);
     return Fail(std::move(allowed).error());
   }
@@ -58,15 +70,18 @@ std::unique_ptr<World> Dumped() { return DumpedBy(/*hash_blocks=*/false); }
 std::unique_ptr<World> DumpedOfHip() { return DumpedBy(/*hash_blocks=*/false, /*hip=*/true); }
 std::unique_ptr<World> DumpedWithHashes() { return DumpedBy(/*hash_blocks=*/true); }
 
-Result<OperationResult> RunRestore(World& world, RestoreOptions restore = {}) {
+Result<OperationResult> RunRestore(World& world, RestoreOptions restore = {}, bool stops = false) {
   Session session = fakes::MakeSession(world, "restore");
-  session.restore_hosts = std::make_shared<fakes::FakeHosts>(
-      world.log,
-      [&](const criu::NotifyHandler& handler) { return RestoreProcess(world, handler); });
+  session.restore_hosts =
+      std::make_shared<fakes::FakeHosts>(world.log, [&, stops](const criu::NotifyHandler& handler) {
+        return RestoreProcess(world, handler, stops);
+      });
   restore.image = ImageOf(world);
   restore.trust_image = true;  // CRIU's files are not real
   return Restore(session, restore, {});
 }
+
+Result<OperationResult> RunStopped(World& world) { return RunRestore(world, {}, /*stops=*/true); }
 
 class RestoreTest : public testing::Test {
  protected:
@@ -173,6 +188,43 @@ TEST_F(RestoreTest, EveryFaultWithoutAnArenaLeavesNothingAndTheImage) {
       {Fault::kFail, Fault::kFailAfter, Fault::kHang, Fault::kKill}, AfterRestore);
 }
 
+TEST_F(RestoreTest, TheDriverRestoresWhileTheDataIsLoaded) {
+  for (const bool hash_blocks : {false, true}) {
+    auto world = DumpedBy(hash_blocks);
+    world->log.Clear();
+    world->log.before = [&](const std::string& call) {
+      if (call == (hash_blocks ? "mover A LoadFrom" : "mover A Load")) {
+        EXPECT_TRUE(world->log.Await("device Restore 1")) << "it waits for the data";
+      }
+    };
+    auto done = RunStopped(*world);
+    ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+    EXPECT_EQ(world->WhyNotAsBefore(), "");
+    EXPECT_LT(world->log.IndexOf("criu LetRun"), world->log.IndexOf("device Restore 1"));
+    EXPECT_LT(world->log.IndexOf("mover A FreeBallast"), world->log.IndexOf("device Restore 1"));
+    EXPECT_EQ(world->log.Count("device Restore 1"), 1);
+    EXPECT_LT(world->log.IndexOf("device Unlock 1"), world->log.IndexOf("agent 1 Map"));
+  }
+}
+
+TEST_F(RestoreTest, WithoutAThreadOfItsOwnTheDriverRestoresWhenTheProgramRuns) {
+  auto world = DumpedWithHashes();
+  world->device->no_restore_thread = true;
+  world->log.Clear();
+  auto done = RunStopped(*world);
+  ASSERT_TRUE(done) << done.error().ToString() << done.error().hint;
+  EXPECT_EQ(world->WhyNotAsBefore(), "");
+  EXPECT_EQ(world->log.Count("criu LetRun"), 0);
+  EXPECT_LT(world->log.IndexOf("mover A LoadFrom"), world->log.IndexOf("device Restore 1"));
+}
+
+TEST_F(RestoreTest, EveryFaultWhileTheProgramIsStoppedLeavesNothingAndTheImage) {
+  for (auto* prepare : {Dumped, DumpedWithHashes}) {
+    ForEachFault(prepare, RunStopped, {Fault::kFail, Fault::kFailAfter, Fault::kHang, Fault::kKill},
+                 AfterRestore);
+  }
+}
+
 TEST_F(RestoreTest, WithoutRoomOnTheGpuNothingIsStarted) {
   auto world = Dumped();
   world->log.Clear();
@@ -183,7 +235,7 @@ TEST_F(RestoreTest, WithoutRoomOnTheGpuNothingIsStarted) {
   EXPECT_EQ(world->log.Count("host Start"), 0);
 }
 
-void ExpectDamageIsFound(std::unique_ptr<World> world) {
+void ExpectDamageIsFound(std::unique_ptr<World> world, bool stops = false) {
   world->log.Clear();
   {
     auto reader = store::ImageReader::Open(ImageOf(*world));
@@ -195,16 +247,23 @@ void ExpectDamageIsFound(std::unique_ptr<World> world) {
       ASSERT_EQ(::pwrite(fd.get(), "damage", 6, 4096), 6) << path;
     }
   }
-  auto damaged = RunRestore(*world);
+  auto damaged = RunRestore(*world, {}, stops);
   ASSERT_FALSE(damaged);
   EXPECT_EQ(damaged.error().code, Code::kDataLoss) << damaged.error().ToString();
-  EXPECT_EQ(world->log.Count("device Restore 1"), 0);
+  if (!stops) EXPECT_EQ(world->log.Count("device Restore 1"), 0);
+  EXPECT_EQ(world->log.Count("device Unlock 1"), 0);
   EXPECT_EQ(world->log.Count("host Commit"), 0);
+  EXPECT_FALSE(process::IsAlive(world->program.At(1).id));
 }
 
 TEST_F(RestoreTest, ADamagedBlockIsFoundBeforeTheProgramRuns) { ExpectDamageIsFound(Dumped()); }
 
 TEST_F(RestoreTest, AnUncheckedBlockIsFoundByItsHash) { ExpectDamageIsFound(DumpedWithHashes()); }
+
+TEST_F(RestoreTest, DamageIsFoundWhileTheProgramIsStopped) {
+  ExpectDamageIsFound(Dumped(), /*stops=*/true);
+  ExpectDamageIsFound(DumpedWithHashes(), /*stops=*/true);
+}
 
 TEST_F(RestoreTest, ARunningProgramsPidsAreTaken) {
   auto world = Dumped();

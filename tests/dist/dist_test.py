@@ -65,6 +65,7 @@ def layout(folder: pathlib.Path) -> None:
     tree = tree_in(folder)
     for name in ("bin/stasis", "libexec/criu", "libexec/stasis-shim", "libexec/stasis-criu-inside", "libexec/stasis-pidns-init", "libexec/compat/cuda-checkpoint", "libexec/stasis-mover", "lib/libstasis-agent.so",
                  "lib/softgpu/libcuda.so.1", "lib/softgpu/criu/softgpu_hip_plugin.so", "workloads/hip_probe", "bin/stasisd", "libexec/stasis-worker", "libexec/stasis-container-output", "lib/stasis/criu/stasis_plugin.so", "lib/stasis/criu/stasis-criu-hook",
+                 "lib/stasis/criu-restore/stasis_restore.so",
                  "share/licenses/packages", "share/licenses/criu/COPYING", "share/licenses/curl/COPYING",
                  "share/systemd/stasisd.service",
                  "share/kubernetes/stasis.yaml",

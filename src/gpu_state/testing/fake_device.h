@@ -23,6 +23,7 @@ class FakeDevice final : public device::DeviceControl {
                                    {GpuB(), 1, "model", 80ull << 30, 80ull << 30}};
   std::vector<device::DeviceFileHolder> other_holders;
   bool no_checkpoint = false;  // for all processes
+  bool no_restore_thread = false;
 
   Result<device::DriverInfo> Driver() override { return driver; }
   Result<std::vector<device::Gpu>> Gpus() override { return gpus; }
@@ -53,7 +54,11 @@ class FakeDevice final : public device::DeviceControl {
       const process::ProcessTree&) override {
     return other_holders;
   }
-  Result<pid_t> RestoreThread(process::HostPid pid) override { return pid.value; }
+  // The last thread of the process.
+  Result<pid_t> RestoreThread(process::HostPid pid) override {
+    STASIS_ASSIGN(const auto threads, process::ReadThreads(pid));
+    return no_restore_thread || threads.empty() ? pid.value : threads.back();
+  }
 
   using S = device::ProcessState;
   Status Lock(process::HostPid pid, const Deadline&) override {

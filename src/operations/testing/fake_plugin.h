@@ -72,6 +72,7 @@ class FakePlugin final : public criu::PluginLink {
     return stasis::Fail(Code::kDeadlineExceeded, "CRIU lives");
   }
   int exit_fd() const override { return exit_.get(); }
+  int request_fd() const override { return -1; }
   int images_fd() const override { return images_.get(); }
   process::HostPid criu() const override { return {1}; }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <linux/sched.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -13,7 +14,19 @@
 
 namespace stasis::fakes {
 
-// Starts a sleeping process with that pid. Returns 0 if the pid is not available.
+// A thread as that of the driver, in a process that has only copies of its parent's memory.
+inline void StartDriverThread() {
+  static char stack[16 << 10];
+  auto sleep = [](void*) {
+    for (;;) ::syscall(SYS_ppoll, nullptr, 0, nullptr, nullptr, 0);
+    return 0;
+  };
+  ::clone(sleep, stack + sizeof stack,
+          CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_SYSVSEM | CLONE_THREAD,
+          nullptr);
+}
+
+// Starts a sleeping process of two threads with that pid. Returns 0 if the pid is not available.
 inline pid_t StartWithPid(pid_t pid) {
   clone_args arguments{};
   arguments.exit_signal = SIGCHLD;
@@ -23,6 +36,7 @@ inline pid_t StartWithPid(pid_t pid) {
   if (child == 0) {
     ::syscall(SYS_close_range, 0, ~0u, 0);
     ::setsid();
+    StartDriverThread();
     for (;;) ::pause();
   }
   return child < 0 ? 0 : static_cast<pid_t>(child);
