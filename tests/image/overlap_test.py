@@ -136,6 +136,18 @@ def kills_leave_nothing(world, program, image):
             held.expect_nothing_left(-9 if name == "stasis" else 1, ran=name == "stasis-shim")
 
 
+def the_plugin_ends_it(world, program, image):
+    """Without Stasis, CRIU's plugin kills all processes before CRIU lets them run. The shim would kill them later."""
+    held = Held(world, program, image)
+    shim = victims(world, held)["stasis-shim"]
+    os.kill(shim, signal.SIGSTOP)
+    held.command.process.kill()
+    wait_until(lambda: not any(processes.is_alive(p) for p in held.pids), 30, "the program is not killed")
+    os.kill(shim, signal.SIGCONT)
+    held.release()
+    held.expect_nothing_left(-9)
+
+
 def the_first_process_is_killed(world, program, image):
     """Of a pid namespace: it cannot end before CRIU, which traces them, has waited for all threads of the namespace."""
     held = Held(world, program, image)
@@ -166,6 +178,7 @@ def run(world):
     damage_is_found(world, program, "last")
     failures_leave_nothing(world, program, "last")
     kills_leave_nothing(world, program, "last")
+    the_plugin_ends_it(world, program, "last")
     program.restore("last")
     program.finish()
 
@@ -173,6 +186,7 @@ def run(world):
     members = len(users())
     demand(members > 1, f"{members} processes of the tree use the GPU")
     family.dump(name="family")
+    the_plugin_ends_it(world, family, "family")
     restored(world, family, "family", count=members)
     family.finish()
     names = [image["name"] for image in world.stasis("image", "ls", "--json").json()["images"]]
