@@ -2,8 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -31,9 +29,6 @@ class CallLog {
  public:
   // Called for a fault kKill, with the name of the call: kills a process of the program.
   std::function<void(const std::string& call)> kill = [](const std::string&) {};
-
-  // Called for each call before its work.
-  std::function<void(const std::string& call)> before = [](const std::string&) {};
 
   // Injects the fault into the call with that name ("agent 1 Close"), at its n-th occurrence.
   void Set(const std::string& call, Fault fault, int occurrence = 1) {
@@ -66,11 +61,6 @@ class CallLog {
     auto count = counts_.find(call);
     return count == counts_.end() ? 0 : count->second;
   }
-  // Waits until the call is made. Returns false after ten seconds.
-  bool Await(const std::string& call) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(10), [&] { return counts_[call] > 0; });
-  }
   // Index of the first occurrence; -1 if the call was not made.
   int IndexOf(const std::string& call) const {
     std::lock_guard lock(mutex_);
@@ -94,8 +84,6 @@ class CallLog {
       if (fault == Fault::kHang && !fake.starts_with("mover")) hung_.insert(fake);
       if (hung_.contains(fake)) fault = Fault::kHang;
     }
-    changed_.notify_all();
-    before(call);
     if (error) return Fail(*error);
     if (fault == Fault::kHang) return Fail(Code::kDeadlineExceeded, call + " hangs");
     if (fault == Fault::kKill) {
@@ -110,7 +98,6 @@ class CallLog {
 
  private:
   mutable std::mutex mutex_;  // guards the members below
-  std::condition_variable changed_;
   std::vector<std::string> calls_;
   std::map<std::string, int> counts_;
   std::map<std::pair<std::string, int>, Fault> faults_;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -23,6 +24,9 @@ class FakeMover : public dataplane::MoverLink {
  public:
   FakeMover(CallLog& log, std::string name, bool hash_blocks = false)
       : log_(log), name_(std::move(name)), hash_blocks_(hash_blocks) {}
+
+  // A load lasts while this returns true, and does not finish before.
+  std::function<bool()> keeps_loading = [] { return false; };
 
   // Sets the free memory of the GPU.
   void SetRoom(uint64_t bytes) {
@@ -119,6 +123,7 @@ class FakeMover : public dataplane::MoverLink {
     return Do("Load", [&]() -> Result<dataplane::CopyResult> {
       const uint64_t all = RangeBytes();
       // Runs without the lock, because `filled` may call FreeBallast.
+      while (keeps_loading()) STASIS_TRY(options.filled(0));
       for (uint64_t loaded = 0; loaded < all;) {
         STASIS_ASSIGN(loaded, options.filled ? options.filled(loaded) : Result<uint64_t>(all));
       }
@@ -136,6 +141,7 @@ class FakeMover : public dataplane::MoverLink {
   Status LoadFrom(const dataplane::LoadSource& source, const GoOn& go_on,
                   const Deadline&) override {
     return Do("LoadFrom", [&]() -> Status {
+      while (keeps_loading()) STASIS_TRY(go_on(0));
       std::string buffer(dataplane::LoadSource::kItemBytes, '\0');
       for (size_t item = 0; item < source.items(); ++item) {
         std::vector<dataplane::LoadPart> parts;
