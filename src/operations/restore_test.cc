@@ -2,6 +2,7 @@
 #include "operations/restore.h"
 
 #include <chrono>
+#include <thread>
 
 #include "operations/testing/restored.h"
 #include "operations/testing/stage.h"
@@ -192,10 +193,12 @@ TEST_F(RestoreTest, EveryFaultWithoutAnArenaLeavesNothingAndTheImage) {
 
 TEST_F(RestoreTest, TheDriverRestoresWhileTheDataIsLoaded) {
   for (const bool hash_blocks : {false, true}) {
+    SCOPED_TRACE(hash_blocks ? "from packs" : "through arenas");
     auto world = DumpedBy(hash_blocks);
     world->log.Clear();
     const Deadline limit = Deadline::In(std::chrono::seconds(10));
     world->movers->MoverOf(fakes::GpuA()).keeps_loading = [&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the mover copies a part
       return world->log.Count("device Restore 1") == 0 && !limit.passed();
     };
     auto done = RunStopped(*world);
