@@ -52,6 +52,12 @@ inline Result<process::HostPid> StartRestored(World& world) {
   auto& process = world.program.At(1);
   const pid_t pid = StartWithPid(process.id.pid.value);
   if (pid == 0) return FailErrno(errno, "clone3");
+  // The process starts its second thread itself.
+  for (;;) {
+    STASIS_ASSIGN(const auto threads, process::ReadThreads({pid}));
+    if (threads.size() == 2) break;
+    ::sched_yield();
+  }
   std::lock_guard lock(world.program.mutex);
   process.id = process::ReadStat({pid})->id;
   process.state = device::ProcessState::kCheckpointed;
