@@ -181,6 +181,7 @@ int Task::Finish() {
   if (job.HasProgram()) {
     // The command has lost its terminal, or the reader of its output. Slurm kills the program when
     // this task ends.
+    commands_.StopReserve();
     Dump();
     return 1;
   }
@@ -190,9 +191,9 @@ int Task::Finish() {
 
 void Task::End(int code) {
   // Stasis keeps unused arenas for the next suspend. Their memory would stay charged to the job's
-  // control group, and the next job on the node needs it.
+  // control group, and the next job on the node needs it. Other tasks of the user keep theirs.
   commands_.StopReserve();
-  commands_.Run({"arena", "free"});
+  commands_.Run({"arena", "free", "--keep-of-running"});
   exit_code_ = code;
 }
 

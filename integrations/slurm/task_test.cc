@@ -17,11 +17,12 @@ std::string Joined(const Words& words) {
   return text;
 }
 
-// Records commands, and keeps the state of the job as the real ones would.
+const std::string kFree = "arena free --keep-of-running";
 const std::string kNotDumped =
     "note: the dump failed, so the program gets SIGTERM. Its state is lost unless it saves it "
     "itself";
 
+// Records commands, and keeps the state of the job as the real ones would.
 class FakeCommands : public Commands {
  public:
   void Note(const std::string& text) override { log.push_back("note: " + text); }
@@ -217,7 +218,7 @@ TEST_F(TaskTest, TaskThatHandledTermIsRestoredFromTheImageBefore) {
   task_->OnSignal(SIGTERM);
   commands_.log.clear();
   task_->OnAttachedEnd(0);
-  EXPECT_THAT(commands_.log, ElementsAre("arena free"));
+  EXPECT_THAT(commands_.log, ElementsAre(kFree));
   commands_.log.clear();
   Make("", 1);
   commands_.state = "exited";
@@ -239,7 +240,7 @@ TEST_F(TaskTest, TermDumpsAndExitsWith75) {
   task_->OnAttachedEnd(75);
   EXPECT_EQ(task_->exit_code(), 75);
   EXPECT_THAT(commands_.log,
-              ElementsAre("suspend slurm-7.0.0", "dump slurm-7.0.0 --keep 2", "arena free"));
+              ElementsAre("suspend slurm-7.0.0", "dump slurm-7.0.0 --keep 2", kFree));
 }
 
 TEST_F(TaskTest, ProgramThatCannotBeSuspendedIsDumped) {
@@ -248,7 +249,7 @@ TEST_F(TaskTest, ProgramThatCannotBeSuspendedIsDumped) {
   task_->OnSignal(SIGTERM);
   task_->OnAttachedEnd(75);
   EXPECT_THAT(commands_.log,
-              ElementsAre("suspend slurm-7.0.0", "dump slurm-7.0.0 --keep 2", "arena free"));
+              ElementsAre("suspend slurm-7.0.0", "dump slurm-7.0.0 --keep 2", kFree));
   EXPECT_EQ(task_->exit_code(), 75);
 }
 
@@ -347,7 +348,7 @@ TEST_F(TaskTest, TermDuringARestoreLeavesTheImage) {
   ASSERT_TRUE(task_->Begin({}));
   commands_.log.clear();
   task_->OnSignal(SIGTERM);
-  EXPECT_THAT(commands_.log, ElementsAre("killed", "recover", "arena free"));
+  EXPECT_THAT(commands_.log, ElementsAre("killed", "recover", kFree));
   EXPECT_EQ(task_->exit_code(), 75);
 }
 
@@ -358,8 +359,7 @@ TEST_F(TaskTest, TermAtTheEndOfARestoreDumpsAgain) {
   ASSERT_TRUE(task_->Begin({}));
   commands_.log.clear();
   task_->OnSignal(SIGTERM);
-  EXPECT_THAT(commands_.log,
-              ElementsAre("killed", "recover", "dump slurm-7.0.0 --keep 2", "arena free"));
+  EXPECT_THAT(commands_.log, ElementsAre("killed", "recover", "dump slurm-7.0.0 --keep 2", kFree));
   EXPECT_EQ(task_->exit_code(), 75);
 }
 
@@ -380,7 +380,7 @@ TEST_F(TaskTest, DumpIsTriedAgainIfARestoreHasNotEnded) {
     }
     EXPECT_THAT(commands_.log,
                 ElementsAre("suspend slurm-7.0.0", "dump slurm-7.0.0 --keep 2", "killed", "recover",
-                            "dump slurm-7.0.0 --keep 2", "arena free"));
+                            "dump slurm-7.0.0 --keep 2", kFree));
     EXPECT_EQ(task_->exit_code(), 75);
   }
 }
@@ -392,7 +392,7 @@ TEST_F(TaskTest, TermDuringARestoreOfAnEndedJobIsNoSuccess) {
   ASSERT_TRUE(task_->Begin({}));
   commands_.log.clear();
   task_->OnSignal(SIGTERM);
-  EXPECT_THAT(commands_.log, ElementsAre("killed", "recover", "arena free"));
+  EXPECT_THAT(commands_.log, ElementsAre("killed", "recover", kFree));
   EXPECT_EQ(task_->exit_code(), 75);
 }
 
@@ -401,8 +401,8 @@ TEST_F(TaskTest, TermAsTheProgramFinishesKeepsItsCode) {
   commands_.state = commands_.state_after_kill = "exited";
   commands_.code = "0";
   task_->OnSignal(SIGTERM);
-  EXPECT_THAT(commands_.log, ElementsAre("killed", "recover", "image delete /i/1",
-                                         "delete slurm-7.0.0", "arena free"));
+  EXPECT_THAT(commands_.log,
+              ElementsAre("killed", "recover", "image delete /i/1", "delete slurm-7.0.0", kFree));
   EXPECT_EQ(task_->exit_code(), 0);
 }
 
@@ -411,14 +411,21 @@ TEST_F(TaskTest, FinishedTaskLeavesNoImage) {
   commands_.state = "exited";
   commands_.code = "0";
   task_->OnAttachedEnd(0);
-  EXPECT_THAT(commands_.log, ElementsAre("image delete /i/1", "delete slurm-7.0.0", "arena free"));
+  EXPECT_THAT(commands_.log, ElementsAre("image delete /i/1", "delete slurm-7.0.0", kFree));
   EXPECT_EQ(task_->exit_code(), 0);
+}
+
+TEST_F(TaskTest, TheLastDumpRunsWithoutTheCommandThatReserves) {
+  Make("reserve", 0);
+  Running();
+  task_->OnAttachedEnd(0);
+  EXPECT_THAT(commands_.log, ElementsAre("reserve stopped", "dump slurm-7.0.0 --keep 2", kFree));
 }
 
 TEST_F(TaskTest, ProgramWhoseTerminalIsGoneIsDumped) {
   Running();
   task_->OnAttachedEnd(0);
-  EXPECT_THAT(commands_.log, ElementsAre("dump slurm-7.0.0 --keep 2", "arena free"));
+  EXPECT_THAT(commands_.log, ElementsAre("dump slurm-7.0.0 --keep 2", kFree));
   EXPECT_EQ(task_->exit_code(), 75);
   Make("", 0);
   Running();
@@ -432,14 +439,14 @@ TEST_F(TaskTest, TermAfterTheProgramHasFailedGivesItsCode) {
   commands_.state = commands_.state_after_kill = "exited";
   commands_.code = "3";
   task_->OnSignal(SIGTERM);
-  EXPECT_THAT(commands_.log, ElementsAre("killed", "recover", "arena free"));
+  EXPECT_THAT(commands_.log, ElementsAre("killed", "recover", kFree));
   EXPECT_EQ(task_->exit_code(), 3);
 }
 
 TEST_F(TaskTest, FailedTaskKeepsItsImages) {
   Running();
   task_->OnAttachedEnd(1);
-  EXPECT_THAT(commands_.log, ElementsAre("arena free"));
+  EXPECT_THAT(commands_.log, ElementsAre(kFree));
 }
 
 TEST_F(TaskTest, TimerDumpsTheRunningProgram) {

@@ -76,7 +76,7 @@ Result<v1::ReserveArenaResponse> ReserveArena(Call& call, const v1::ReserveArena
   return response;
 }
 
-Result<v1::FreeArenasResponse> FreeArenas(Call& call, const v1::FreeArenasRequest&) {
+Result<v1::FreeArenasResponse> FreeArenas(Call& call, const v1::FreeArenasRequest& request) {
   // Stop the movers, because each holds registered memory and a context.
   STASIS_ASSIGN(const int movers,
                 dataplane::DismissMovers(call.paths.helpers(), Deadline::In(kMoverExit)));
@@ -89,7 +89,7 @@ Result<v1::FreeArenasResponse> FreeArenas(Call& call, const v1::FreeArenasReques
     options.look_only = true;
     STASIS_ASSIGN(ArenaStore store, ArenaStore::Open(call.paths, options));
     STASIS_ASSIGN(swept, store.Sweep());
-    STASIS_ASSIGN(unused, store.FreeUnused());
+    STASIS_ASSIGN(unused, store.FreeUnused(request.keep_of_running()));
   }
   dataplane::UnmountUnused(call.paths);
   STASIS_TRY(helpers);

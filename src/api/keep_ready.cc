@@ -34,10 +34,21 @@ class Keeper {
       : call_(call), job_(job), wait_(wait), store_(call.paths.jobs()) {}
 
   Status Run() {
+    for (;;) {
+      Status ended = KeepWhileThere();
+      const bool deleted = !ended && ended.error().code == Code::kNotFound;
+      if (!deleted || !wait_) return ended;
+    }
+  }
+
+ private:
+  // Returns kNotFound if the job is deleted.
+  Status KeepWhileThere() {
     STASIS_ASSIGN(jobs::Watch watch,
                   wait_ ? jobs::Watch::Await(store_, job_, {}) : jobs::Watch::Start(store_, job_));
     growth_.Reset(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
     if (!growth_) return FailErrno(errno, "inotify_init");
+    renew_at_ = {};
     for (bool changed = true; !call_.cancelled || !call_.cancelled();) {
       STASIS_ASSIGN(const jobs::Job job, watch.Look());
       const bool runs = job.state == jobs::State::kRunning;
@@ -49,13 +60,12 @@ class Keeper {
       if (runs && !changed) Look();
       Status waited = watch.Wait(growth_.get(), NextLook());
       if (!waited && waited.error().code != Code::kDeadlineExceeded) return Fail(waited.error());
-      changed = waited || pause_.count() > 0;
+      changed = waited || renew_at_.passed();
       ReadEvents();
     }
     return {};
   }
 
- private:
   Status WatchGrowth() {
     // `run` makes the file after the job and before its processes. It is missing if the job was
     // started without arena.reserve; then growth is seen only with other changes.
@@ -73,8 +83,7 @@ class Keeper {
   }
 
   Deadline NextLook() const {
-    if (pause_.count() > 0) return Deadline::In(pause_);
-    return needs_.needs().empty() ? Deadline() : Deadline::In(kLook);
+    return needs_.needs().empty() ? renew_at_ : Deadline::Sooner(renew_at_, Deadline::In(kLook));
   }
 
   void Renew() {
@@ -82,17 +91,17 @@ class Keeper {
     request.set_reserve(true);
     auto survey = SurveyJobs(call_, request, job_);
     bool complete = survey.has_value();
-    if (!survey) {
-      Note(survey.error());
-      survey = v1::ShareSurvey();
-    }
-    needs_.clear_needs();
-    for (const auto& program : survey->programs()) {
+    if (!survey) Note(survey.error());
+    v1::ReadyArenasRequest needs;
+    for (const auto& program : survey.value_or(v1::ShareSurvey()).programs()) {
       if (program.busy()) complete = false;
-      needs_.mutable_needs()->MergeFrom(program.arenas());
+      needs.mutable_needs()->MergeFrom(program.arenas());
     }
+    // What is ready by the needs of before must be watched until new ones are known.
+    if (complete || !needs.needs().empty()) needs_ = std::move(needs);
     pause_ =
         complete ? std::chrono::seconds(0) : std::clamp(2 * pause_, kFirstPause, kLongestPause);
+    renew_at_ = complete ? Deadline() : Deadline::In(pause_);
     if (!needs_.needs().empty()) Make();
   }
 
@@ -105,7 +114,7 @@ class Keeper {
 
   void Look() {
     if (needs_.needs().empty()) return;
-    auto scarce = IsReadyMemoryScarce(call_);
+    auto scarce = IsReadyMemoryScarce(call_, needs_);
     if (!scarce) return Note(scarce.error());
     if (*scarce) return Make();
     if (++looks_ % kLooksPerMoverCall != 0 || call_.settings.helper_idle_s <= 0) return;
@@ -124,6 +133,7 @@ class Keeper {
   UniqueFd growth_;
   v1::ReadyArenasRequest needs_;
   std::chrono::seconds pause_{0};  // before the next survey, if the last one was incomplete
+  Deadline renew_at_;              // the end of that pause
   int looks_ = 0;
 };
 

@@ -93,6 +93,19 @@ gpu_state::Services MoversThatStay(const Call& call, double mover_idle_s) {
   return gpu_state::MakeServices(call.paths, settings, STASIS_VERSION, /*keep_arenas=*/false);
 }
 
+// Returns the free memory; the other bounds have to be added.
+Result<dataplane::ReadyBounds> BoundsNow(const ArenaStore& store) {
+  STASIS_ASSIGN(const auto room, dataplane::MemoryRoomIn(store.places().front()));
+  return dataplane::ReadyBounds{.free_bytes = room.machine_bytes,
+                                .groups_free_bytes = room.groups_bytes};
+}
+
+Result<bool> IsScarce(ArenaStore& store, const std::vector<ReadyNeed>& needs) {
+  STASIS_ASSIGN(const auto bounds, BoundsNow(store));
+  STASIS_ASSIGN(const auto arenas, store.List());
+  return dataplane::IsScarce(needs, arenas, bounds);
+}
+
 Result<ArenaStore> OpenStore(const Call& call, bool look_only) {
   dataplane::ArenaOptions options;
   options.most_bytes = call.settings.most_arena_bytes;
@@ -118,12 +131,10 @@ Status KeepMovers(Call& call, const v1::ReadyArenasRequest& request, double move
   return {};
 }
 
-Result<bool> IsReadyMemoryScarce(Call& call) {
+Result<bool> IsReadyMemoryScarce(Call& call, const v1::ReadyArenasRequest& request) {
   STASIS_ASSIGN(ArenaStore store, OpenStore(call, /*look_only=*/true));
   if (store.places().empty()) return false;
-  STASIS_ASSIGN(const uint64_t room, dataplane::RoomIn(store.places().front(), false));
-  STASIS_ASSIGN(const auto arenas, store.List());
-  return dataplane::ReadyBytes(arenas) / 2 > room;
+  return IsScarce(store, NeedsOf(request));
 }
 
 Result<v1::ReadyArenasResponse> ReadyArenas(Call& call, const v1::ReadyArenasRequest& request) {
@@ -136,22 +147,23 @@ Result<v1::ReadyArenasResponse> MakeReady(Call& call, const v1::ReadyArenasReque
   v1::ReadyArenasResponse response;
   if (store.places().empty()) return response;
   STASIS_TRY(store.Sweep());
+  const std::vector<ReadyNeed> needs = NeedsOf(request);
   STASIS_ASSIGN(const auto arenas, store.List());
-  STASIS_ASSIGN(const uint64_t room, dataplane::RoomIn(store.places().front(), false));
-  const dataplane::ReadyPlan plan =
-      dataplane::PlanReady(NeedsOf(request), arenas,
-                           {.most_bytes = request.most_bytes(),
-                            .free_bytes = room,
-                            .others_ready_bytes = request.others_ready_bytes(),
-                            .complete = request.complete()});
+  STASIS_ASSIGN(dataplane::ReadyBounds bounds, BoundsNow(store));
+  bounds.most_bytes = request.most_bytes();
+  bounds.others_ready_bytes = request.others_ready_bytes();
+  bounds.complete = request.complete();
+  const dataplane::ReadyPlan plan = dataplane::PlanReady(needs, arenas, bounds);
   for (const ArenaKey& key : plan.free) store.FreeReady(key);
 
   std::map<device::GpuUuid, std::vector<ArenaKey>> made;
   const auto go_on = [&call] { return !call.cancelled || !call.cancelled(); };
+  // Programs may allocate memory meanwhile.
+  const auto has_room = [&] { return go_on() && !IsScarce(store, needs).value_or(true); };
   const Status done = WithLowPriority([&]() -> Status {
     for (const ReadyNeed& need : plan.make) {
-      if (!go_on()) break;
-      auto ready = store.MakeReady(need.key, need.owner, need.bytes, go_on);
+      if (!has_room()) break;
+      auto ready = store.MakeReady(need.key, need.owner, need.bytes, has_room);
       if (!ready) return Fail(std::move(ready.error()));
       if (*ready > 0) made[need.key.gpu].push_back(need.key);
     }

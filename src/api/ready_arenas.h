@@ -15,13 +15,13 @@ Result<v1::ReadyArenasResponse> MakeReady(Call& call, const v1::ReadyArenasReque
 // Keeps the movers of these needs from ending as idle, or starts them again, and lets them register
 // what is ready.
 Status KeepMovers(Call& call, const v1::ReadyArenasRequest& request, double mover_idle_s);
-// Returns true if less than half as much memory is free as is ready for this user's programs: then
-// MakeReady gives some back. MakeReady itself leaves twice as much, so that a program whose memory
-// varies does not cause work all the time.
-Result<bool> IsReadyMemoryScarce(Call& call);
+// Returns true if so little memory is free that MakeReady should give some back (IsScarce of
+// dataplane/ready_plan.h).
+Result<bool> IsReadyMemoryScarce(Call& call, const v1::ReadyArenasRequest& request);
 
 // Keeps memory ready for the next suspends of one job without a daemon, until the job ends. With
-// `wait` also while there is no such job, or it does not run.
+// `wait` also while there is no such job, before it is created or after it was deleted, or it does
+// not run.
 Status KeepReady(Call& call, const std::string& job, bool wait);
 
 }  // namespace stasis::api

@@ -62,9 +62,11 @@ Outcome KeepReady(const Globals& globals, const std::string& job, bool wait) {
   return 0;
 }
 
-Outcome Free(const Globals& globals) {
+Outcome Free(const Globals& globals, bool keep_of_running) {
+  v1::FreeArenasRequest request;
+  request.set_keep_of_running(keep_of_running);
   STASIS_ASSIGN(api::Call call, OpenCall(globals));
-  STASIS_ASSIGN(const auto response, api::FreeArenas(call, {}));
+  STASIS_ASSIGN(const auto response, api::FreeArenas(call, request));
   std::string text = FormatBytes(response.freed_bytes()) + " freed";
   if (const uint32_t movers = response.movers_ended(); movers > 0) {
     text += fmt::format(", {} idle mover{} ended", movers, movers == 1 ? "" : "s");
@@ -97,9 +99,13 @@ void RegisterArena(App app, const std::function<void(Action)>& select) {
   ready->callback([=] {
     select([=](const Globals& globals) { return KeepReady(globals, *ready_job, *wait); });
   });
-  verb->add_subcommand("free",
-                       "Free memory that has no data of a suspended program, and stop idle movers")
-      ->callback([=] { select(Free); });
+  auto keep_of_running = std::make_shared<bool>(false);
+  auto free = verb->add_subcommand(
+      "free", "Free memory that has no data of a suspended program, and stop idle movers");
+  free->add_flag("--keep-of-running", *keep_of_running,
+                 "Keep the memory for the next suspends of running programs");
+  free->callback(
+      [=] { select([=](const Globals& globals) { return Free(globals, *keep_of_running); }); });
 }
 
 }  // namespace stasis::cli

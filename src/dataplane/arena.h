@@ -143,9 +143,9 @@ class ArenaStore {
   static constexpr std::chrono::milliseconds kLockRetry{5};
   // Frees the ready file of the key. Returns the number of freed bytes.
   uint64_t FreeReady(const ArenaKey& key);
-  // Frees all files without data and all kept data, for `arena free`. Returns the number of freed
-  // bytes.
-  Result<uint64_t> FreeUnused();
+  // Frees all files without data and all kept data, for `arena free`. With `keep_of_running`, only
+  // files that belong to no process. Returns the number of freed bytes.
+  Result<uint64_t> FreeUnused(bool keep_of_running);
   // Frees arenas of processes that have ended, and of other boots. Returns the number of freed
   // bytes. Keeps unreadable records and their data while the process lives, and everything from
   // other pid namespaces (a container with the same state directory).
@@ -174,7 +174,7 @@ class ArenaStore {
   static void SweepHalfRecords(const ArenaPlace& place);
   // Runs `allocate`. If space is short, frees kept memory and retries.
   Status MakingRoom(const ArenaPlace& place, const std::function<Status()>& allocate);
-  uint64_t FreeUnusedIn(const ArenaPlace& place);
+  uint64_t FreeUnusedIn(const ArenaPlace& place, bool keep_of_running);
 
   UniqueFd hold_;
   std::vector<ArenaPlace> places_;

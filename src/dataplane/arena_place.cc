@@ -126,6 +126,13 @@ Result<std::vector<ArenaPlace>> MemoryPlaces(const Paths& paths, const ArenaOpti
   return places;
 }
 
+Result<uint64_t> FileSystemRoom(const std::string& path) {
+  struct statvfs st;
+  if (::statvfs(path.c_str(), &st) != 0) return FailErrno(errno, "statvfs " + path);
+  // A tmpfs without a size limit reports zero blocks.
+  return st.f_blocks == 0 ? kNoLimit : uint64_t{st.f_bavail} * st.f_frsize;
+}
+
 }  // namespace
 
 uint64_t MemoryAvailable() {
@@ -185,15 +192,15 @@ bool UnmountUnused(const Paths& paths) {
 }
 
 Result<uint64_t> RoomIn(const ArenaPlace& place, bool ignore_memory_check) {
-  struct statvfs st;
-  if (::statvfs(place.path.c_str(), &st) != 0) return FailErrno(errno, "statvfs " + place.path);
-  // A tmpfs without a size limit reports zero blocks.
-  uint64_t room = st.f_blocks == 0 ? kNoLimit : uint64_t{st.f_bavail} * st.f_frsize;
-  if (place.in_memory() && !ignore_memory_check) {
-    room = std::min({room, MemoryAvailable(),
-                     process::MemoryLeftInControlGroups({::getpid()}).beyond_reserve()});
-  }
-  return room;
+  if (!place.in_memory() || ignore_memory_check) return FileSystemRoom(place.path);
+  STASIS_ASSIGN(const MemoryRoom room, MemoryRoomIn(place));
+  return std::min(room.machine_bytes, room.groups_bytes);
+}
+
+Result<MemoryRoom> MemoryRoomIn(const ArenaPlace& place) {
+  STASIS_ASSIGN(const uint64_t file_system, FileSystemRoom(place.path));
+  return MemoryRoom{std::min(file_system, MemoryAvailable()),
+                    process::MemoryLeftInControlGroups({::getpid()}).beyond_reserve()};
 }
 
 }  // namespace stasis::dataplane

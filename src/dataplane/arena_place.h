@@ -63,4 +63,12 @@ uint64_t MemoryAvailable();
 // for memory, the limits of the machine and the control groups.
 Result<uint64_t> RoomIn(const ArenaPlace& place, bool ignore_memory_check);
 
+// The two limits of RoomIn for a place in memory: what all jobs of the machine share, and what is
+// left to this process by its control groups. The maximum of uint64_t if there is no limit.
+struct MemoryRoom {
+  uint64_t machine_bytes = 0;
+  uint64_t groups_bytes = 0;
+};
+Result<MemoryRoom> MemoryRoomIn(const ArenaPlace& place);
+
 }  // namespace stasis::dataplane

@@ -186,8 +186,15 @@ TEST_F(ArenaReadyTest, IsFreedWithItsProcessAndOnRequest) {
   EXPECT_EQ(Store().Sweep().value_or(0), 2 * kMib);
   EXPECT_EQ(Store().FreeReady(key_), 4 * kMib);
   MakeReady(key_, 4 * kMib);
-  EXPECT_EQ(Store().FreeUnused().value_or(0), 4 * kMib);
+  EXPECT_EQ(Store().FreeUnused(/*keep_of_running=*/false).value_or(0), 4 * kMib);
   EXPECT_EQ(UsedMib(), 0u);
+}
+
+TEST_F(ArenaReadyTest, MemoryOfRunningProcessesCanBeKept) {
+  MakeReady(key_, 4 * kMib);
+  ASSERT_TRUE(Store().Reserve(2 * kMib));
+  EXPECT_EQ(Store().FreeUnused(/*keep_of_running=*/true).value_or(0), 2 * kMib);
+  EXPECT_EQ(Store().FreeUnused(/*keep_of_running=*/false).value_or(0), 4 * kMib);
 }
 
 // With two places in memory, the one with more free space comes first, and making memory ready in

@@ -268,7 +268,7 @@ TEST_F(ArenaTest, ListReserveAndFree) {
   int in_use = 0;
   for (const ArenaInfo& info : *list) in_use += info.in_use;
   EXPECT_EQ(in_use, 1);
-  EXPECT_EQ(*store.FreeUnused(), 2 * kMib);
+  EXPECT_EQ(*store.FreeUnused(/*keep_of_running=*/false), 2 * kMib);
   EXPECT_EQ(Used(), 4u);
   EXPECT_TRUE(store.Remove(std::move(*arena)));
   EXPECT_TRUE(std::filesystem::is_empty(memory_));

@@ -85,7 +85,7 @@ Status ArenaStore::MakingRoom(const ArenaPlace& place, const std::function<Statu
   for (const ArenaPlace& any : places_) {
     // The limits on memory count all places in memory.
     const bool counts = any.path == place.path || (any.in_memory() && place.in_memory());
-    if (counts) freed += FreeUnusedIn(any);
+    if (counts) freed += FreeUnusedIn(any, /*keep_of_running=*/false);
   }
   if (freed == 0) return allocated;
   allocated = allocate();
@@ -97,10 +97,11 @@ Status ArenaStore::MakingRoom(const ArenaPlace& place, const std::function<Statu
   return allocated;
 }
 
-uint64_t ArenaStore::FreeUnusedIn(const ArenaPlace& place) {
+uint64_t ArenaStore::FreeUnusedIn(const ArenaPlace& place, bool keep_of_running) {
   uint64_t bytes = 0;
   for (const std::string& name : NamesIn(place)) {
-    if (!OwnerOfFree(name) && !KeyOfKept(name) && !KeyOfReady(name)) continue;
+    const bool of_process = KeyOfKept(name) || KeyOfReady(name);
+    if (!OwnerOfFree(name) && (keep_of_running || !of_process)) continue;
     auto arena = OpenFile(place.path + "/" + name, place.in_memory());
     if (!arena) continue;
     const uint64_t size = arena->capacity_bytes_;
@@ -109,9 +110,9 @@ uint64_t ArenaStore::FreeUnusedIn(const ArenaPlace& place) {
   return bytes;
 }
 
-Result<uint64_t> ArenaStore::FreeUnused() {
+Result<uint64_t> ArenaStore::FreeUnused(bool keep_of_running) {
   uint64_t bytes = 0;
-  for (const ArenaPlace& place : places_) bytes += FreeUnusedIn(place);
+  for (const ArenaPlace& place : places_) bytes += FreeUnusedIn(place, keep_of_running);
   return bytes;
 }
 

@@ -63,6 +63,45 @@ TEST_F(ReadyPlanTest, StaysBelowTheSetting) {
   EXPECT_EQ(Plan().make, (std::vector{Need(1, 3 * kGib), Need(2, kGib)}));
 }
 
+TEST_F(ReadyPlanTest, LeavesAsMuchOfALimitFreeAsItUses) {
+  bounds_.groups_free_bytes = 10 * kGib;
+  arenas_ = {Ready(1, 2 * kGib)};
+  needs_ = {Need(1, 2 * kGib), Need(2, 100 * kGib)};
+  EXPECT_EQ(Plan().make, (std::vector{Need(2, 4 * kGib)})) << "then 6 are ready and 6 are free";
+}
+
+TEST_F(ReadyPlanTest, OtherJobsDoNotCountAgainstALimit) {
+  bounds_.complete = false;
+  bounds_.groups_free_bytes = 10 * kGib;
+  arenas_ = {Ready(7, 100 * kGib), Ready(8, 100 * kGib)};
+  needs_ = {Need(1, 5 * kGib)};
+  EXPECT_EQ(Plan().make, needs_);
+  EXPECT_TRUE(Plan().free.empty());
+}
+
+TEST_F(ReadyPlanTest, ALimitThatIsNearGivesBackOnlyItsOwn) {
+  bounds_.complete = false;
+  bounds_.groups_free_bytes = kGib;
+  arenas_ = {Ready(1, 5 * kGib), Ready(7, 5 * kGib)};
+  needs_ = {Need(1, 5 * kGib)};
+  EXPECT_EQ(Plan().free, std::vector{Key(1)});
+}
+
+TEST_F(ReadyPlanTest, MemoryIsScarceIfLessThanHalfAsMuchIsFree) {
+  needs_ = {Need(1, 4 * kGib)};
+  arenas_ = {Ready(1, 4 * kGib), Ready(7, 4 * kGib)};
+  EXPECT_FALSE(IsScarce(needs_, arenas_, bounds_));
+  bounds_.free_bytes = 4 * kGib;
+  EXPECT_FALSE(IsScarce(needs_, arenas_, bounds_));
+  bounds_.free_bytes = 4 * kGib - 1;
+  EXPECT_TRUE(IsScarce(needs_, arenas_, bounds_));
+  bounds_.free_bytes = 1024 * kGib;
+  bounds_.groups_free_bytes = 2 * kGib;
+  EXPECT_FALSE(IsScarce(needs_, arenas_, bounds_)) << "of 4 that count against the limit";
+  bounds_.groups_free_bytes = 2 * kGib - 1;
+  EXPECT_TRUE(IsScarce(needs_, arenas_, bounds_));
+}
+
 TEST_F(ReadyPlanTest, LeavesAsMuchMemoryFreeAsItUses) {
   bounds_.free_bytes = 10 * kGib;
   arenas_ = {Ready(1, 2 * kGib)};

@@ -116,7 +116,7 @@ Status RetryWithoutUnusedArenas(const Services& services, const std::function<St
   Status found = check();
   if (found || found.error().code != Code::kResourceExhausted) return found;
   auto store = ExistingArenas(services.paths);
-  if (!store || store->FreeUnused().value_or(0) == 0) return found;
+  if (!store || store->FreeUnused(/*keep_of_running=*/false).value_or(0) == 0) return found;
   // Idle movers keep the freed arenas registered for a while.
   (void)services.movers->StopIdleMovers(Deadline::In(kMoversStop));
   return check();

@@ -95,12 +95,31 @@ def the_limit(world, daemon):
     end(job)
 
 
+def without_a_daemon(world):
+    """`arena ready --wait` follows a job that is deleted and created again. Memory of running programs can be kept."""
+    keeper = world.begin("arena", "ready", "--wait", "again")
+    for _ in range(2):
+        job = Job(world, "again", "--mib", "64", "--rest", "1000", share="--share=off")
+        job.await_ready()
+        pid = job.shown()["pid"]
+        wait_until(lambda pid=pid: ready_bytes(world, pid) >= 64 * MIB, PATIENCE_S,
+                   lambda: f"{world.stasis('arena', 'ls')}\n{keeper}")
+        world.stasis("arena", "free", "--keep-of-running")
+        demand(ready_bytes(world, pid) >= 64 * MIB, lambda: str(arenas(world)))
+        end(job)
+        world.stasis("arena", "free", "--keep-of-running")
+        demand(ready_bytes(world) == 0, lambda: str(arenas(world)))
+    keeper.process.kill()
+    keeper.wait()
+
+
 def run(world):
     world.set_gpu(1, "2G")
     world.env["STASIS_ARENA_RESERVE"] = "auto"
     world.env["STASIS_HELPER_IDLE_S"] = "60"
     # Without a daemon nothing is made ready, and jobs run all the same.
     world.stasis("run", "--", "true")
+    without_a_daemon(world)
     daemon = DaemonFixture(world).start()
     the_first_suspend_is_warm(world, daemon)
     a_job_that_does_not_share(world, daemon)
