@@ -6,8 +6,8 @@ namespace stasis::cli {
 
 void ShareFlag::AddTo(App verb) {
   verb->add_flag("--share", given,
-                 "Share GPUs with other programs: --share or --share=interactive for one that "
-                 "somebody waits for, --share=batch for one that can wait. Needs the daemon. "
+                 "Share GPUs with other programs: --share or --share=interactive for one that a "
+                 "user waits for, --share=batch for one that can wait. Needs the daemon. "
                  "--share=off: do not share, in spite of share.default")
       ->option_text("[=CLASS]");
 }

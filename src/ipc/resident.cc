@@ -74,8 +74,8 @@ Result<HelperProcess> ConnectResident(const std::string& path) {
   STASIS_ASSIGN(UniqueFd socket, NewSocket());
   if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&place.address), sizeof place.address) !=
       0) {
-    const bool nobody = errno == ENOENT || errno == ECONNREFUSED;
-    return Fail(nobody ? Code::kNotFound : Code::kAborted, "connect to " + path);
+    const bool no_server = errno == ENOENT || errno == ECONNREFUSED;
+    return Fail(no_server ? Code::kNotFound : Code::kAborted, "connect to " + path);
   }
   auto refuse = [&](const char* why) { return Fail(Code::kAborted, path + " " + why); };
   ucred peer = {};

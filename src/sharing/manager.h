@@ -100,6 +100,12 @@ class Manager {
   void OnChange(uint64_t version, std::function<void()> changed);
 
  private:
+  // Before the first new attempt to connect to an agent.
+  static constexpr std::chrono::milliseconds kFirstRetry{50};
+  // How often the use of the GPUs is read while a program is suspended: more often than
+  // Settings::idle_after, or a program that is in use would seem idle.
+  static constexpr std::chrono::milliseconds kSampleInterval{500};
+
   using Work = std::vector<std::function<void()>>;
   struct Process {
     std::string program;
