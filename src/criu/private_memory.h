@@ -1,6 +1,6 @@
 // Chooses private memory of a program that CRIU need not restore, because checkpoint/direct_pages
-// writes it into the restored, still stopped processes. CRIU maps the memory in any case; what it does not
-// find in a page map stays zero. docs/decisions/cpu-memory-from-outside.md has the rules.
+// writes it into the restored, still stopped processes. CRIU maps the memory in any case; what it
+// does not find in a page map stays zero. docs/decisions/cpu-memory-from-outside.md has the rules.
 #pragma once
 
 #include <sys/types.h>

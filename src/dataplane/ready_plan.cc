@@ -8,7 +8,7 @@
 namespace stasis::dataplane {
 namespace {
 
-constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
+constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
 constexpr uint64_t kUnit = 2u << 20;  // the size of an arena is a multiple of it
 
 // The files of one key.
@@ -72,7 +72,7 @@ ReadyPlan PlanReady(const std::vector<ReadyNeed>& needs, const std::vector<Arena
     free_bytes += bytes;
     if (needed.contains(key)) {
       ready.own -= bytes;
-      groups_free_bytes += std::min(bytes, kNoLimit - groups_free_bytes);
+      groups_free_bytes += std::min(bytes, kUnlimited - groups_free_bytes);
     }
     of_key.ready = nullptr;
   };
