@@ -91,9 +91,12 @@ class Keeper {
     request.set_reserve(true);
     auto survey = SurveyJobs(call_, request, job_);
     bool complete = survey.has_value();
-    if (!survey) Note(survey.error());
+    if (!survey) {
+      Note(survey.error());
+      survey = v1::ShareSurvey();
+    }
     v1::ReadyArenasRequest needs;
-    for (const auto& program : survey.value_or(v1::ShareSurvey()).programs()) {
+    for (const auto& program : survey->programs()) {
       if (program.busy()) complete = false;
       needs.mutable_needs()->MergeFrom(program.arenas());
     }

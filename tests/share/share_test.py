@@ -67,7 +67,12 @@ def shares(world):
 
 
 def await_shares(world, condition, what):
-    wait_until(lambda: condition(shares(world)), PATIENCE_S, lambda: f"{what}: {world.stasis('share')}")
+    def holds():
+        try:
+            return condition(shares(world))
+        except KeyError:  # a daemon that has just started does not know all programs yet
+            return False
+    wait_until(holds, PATIENCE_S, lambda: f"{what}: {world.stasis('share')}")
 
 
 def six_on_a_gpu_for_two(world, daemon):

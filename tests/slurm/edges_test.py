@@ -187,9 +187,7 @@ def reserved(cluster):
             job.start_now()
     demand("starts over" not in job.output(), job.tell)
     inode = os.stat(ready(cluster)[0]).st_ino
-    cluster.command("scontrol", "suspend", job.id)
-    job.await_state("SUSPENDED")
-    wait_until(lambda: free_memory(cluster), SOON_S, lambda: f"the GPU is not empty: {cluster.world.gpus()}")
+    suspend(cluster, job)
     demand([os.stat(path).st_ino for path in arenas(cluster)] == [inode], lambda: f"{arenas(cluster)}")
     cluster.command("scontrol", "resume", job.id)
     job.expect_count()
@@ -198,6 +196,19 @@ def reserved(cluster):
     for image in images(cluster, job):
         cluster.world.stasis("image", "delete", image.name)
     expect_gone(cluster, job)
+
+
+def suspend(cluster, job):
+    """Suspends a job. Slurm stops all of its processes after 2 s, which do not suffice on a very busy machine."""
+    for _ in range(5):
+        cluster.command("scontrol", "suspend", job.id)
+        job.await_state("SUSPENDED")
+        try:
+            return wait_until(lambda: free_memory(cluster), 10, "the GPU is not empty")
+        except processes.Late:
+            cluster.command("scontrol", "resume", job.id)
+            job.expect_count()
+    demand(False, f"the GPU is not empty: {cluster.world.gpus()}")
 
 
 def ready(cluster):
