@@ -431,9 +431,10 @@ static void exec_stasis(char* const* words, uid_t user, gid_t group, char** envi
 /* Runs ROOT/bin/stasis with a user's rights. A step that does not end would drain its node, and
  * slurmstepd may have left the control group of the job. Therefore the command has 20 seconds, and
  * no process that it has started outlives it. */
-static void run_stasis(const char* path, const char* word1, const char* word2, uid_t user,
-                       gid_t group, char** environment) {
-  char* const words[] = {(char*)path, "-q", "--no-daemon", (char*)word1, (char*)word2, NULL};
+static void run_stasis(const char* path, const char* word1, const char* word2, const char* word3,
+                       uid_t user, gid_t group, char** environment) {
+  char* const words[] = {(char*)path,  "-q",         "--no-daemon", (char*)word1,
+                         (char*)word2, (char*)word3, NULL};
   const pid_t keeper = fork();
   if (keeper == 0) {
     const struct sigaction interrupt = {.sa_handler = on_alarm};
@@ -481,8 +482,8 @@ int slurm_spank_exit(spank_t spank, int count, char** words) {
   }
   char** kept = variables_of_stasis(environment);
   if (kept == NULL) return 0;
-  run_stasis(path, "recover", NULL, user, group, kept);
-  run_stasis(path, "arena", "free", user, group, kept);
+  run_stasis(path, "recover", NULL, NULL, user, group, kept);
+  run_stasis(path, "arena", "free", "--keep-of-running", user, group, kept);
   free(kept);
   return 0;
 }

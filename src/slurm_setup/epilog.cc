@@ -122,7 +122,7 @@ Status FreeLeftovers(UserCommands& commands) {
   // Operations first, because undoing them makes arenas unused.
   Status recovered = commands.Run({"recover"});
   if (!recovered && recovered.error().code == Code::kUnavailable) return recovered;
-  Status freed = commands.Run({"arena", "free"});
+  Status freed = commands.Run({"arena", "free", "--keep-of-running"});
   return recovered ? freed : recovered;
 }
 

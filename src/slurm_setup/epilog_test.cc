@@ -33,7 +33,7 @@ class FakeCommands : public UserCommands {
 TEST(Epilog, UndoesOperationsBeforeItFreesMemory) {
   FakeCommands commands;
   EXPECT_TRUE(FreeLeftovers(commands));
-  EXPECT_THAT(commands.log, ElementsAre("recover", "arena free"));
+  EXPECT_THAT(commands.log, ElementsAre("recover", "arena free --keep-of-running"));
 }
 
 TEST(Epilog, FreesMemoryAlthoughAnOperationCannotBeUndone) {
@@ -42,7 +42,7 @@ TEST(Epilog, FreesMemoryAlthoughAnOperationCannotBeUndone) {
   const Status freed = FreeLeftovers(commands);
   ASSERT_FALSE(freed);
   EXPECT_THAT(freed.error().ToString(), HasSubstr("recover failed"));
-  EXPECT_THAT(commands.log, ElementsAre("recover", "arena free"));
+  EXPECT_THAT(commands.log, ElementsAre("recover", "arena free --keep-of-running"));
 }
 
 TEST(Epilog, StopsIfACommandCannotBeKilled) {
