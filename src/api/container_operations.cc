@@ -40,6 +40,9 @@ Status RefuseOwnOptions(const Request& request) {
   if (criu.link_remap()) option = "--link-remap";
   if (criu.external_size() > 0) option = "--external";
   if (criu.others_size() > 0) option = "--criu-opt";
+  if (request.arena_limit_bytes() > 0) {
+    return FailUsage("--arena-limit does not apply to containers");
+  }
   if (option.empty()) return {};
   return FailUsage(option + " cannot be passed to the runtime of a container",
                    "set CRIU's options for containers in /etc/criu/runc.conf");

@@ -26,6 +26,7 @@
 #include "base/log.h"
 #include "base/own_path.h"
 #include "base/secret.h"
+#include "base/size.h"
 #include "checks/image_trust.h"
 #include "checks/readable.h"
 #include "containers/identify.h"
@@ -118,6 +119,14 @@ Result<std::string> SpillFolder(const v1::SuspendRequest& request,
   }
   if (::access(path.c_str(), W_OK | X_OK) != 0) return FailErrno(errno, named);
   return path;
+}
+
+Result<uint64_t> ArenaLimit(uint64_t asked) {
+  constexpr uint64_t kLeast = gpu_state::kLeastArenaLimitBytes;
+  if (asked == 0 || (asked >= kLeast && asked <= kMaxSizeBytes)) return asked;
+  return FailUsage(fmt::format("--arena-limit {} MiB is not between {} MiB and {} TiB", asked >> 20,
+                               kLeast >> 20, kMaxSizeBytes >> 40),
+                   "copies between GPU and disk need some buffers");
 }
 
 plan::Progress ProgressOf(Call& call) {
@@ -218,8 +227,11 @@ Result<v1::OperationEvent> DumpTarget(Call& call, const v1::DumpRequest& request
         STASIS_ASSIGN(auto target, ParseTarget(call.paths, request.target(), request.places()));
         STASIS_TRY(CheckAbsolute("the folder", request.store()));
         options.assume_unshared = request.assume_unshared();
+        STASIS_ASSIGN(options.arena_limit_bytes, ArenaLimit(request.arena_limit_bytes()));
         operations::DumpOptions dump;
         dump.store = request.store().empty() ? call.paths.images() : request.store();
+        options.overflow_dir =
+            call.settings.spill_dir.empty() ? dump.store : call.settings.spill_dir;
         dump.name = request.name();
         dump.leave_running = request.leave_running();
         dump.full = request.full();
@@ -292,6 +304,8 @@ Result<v1::OperationEvent> RestoreFrom(Call& call, const v1::RestoreRequest& req
                    }
                    STASIS_TRY(CheckAbsolute("the log", request.log()));
                    STASIS_TRY(CheckAbsolute("the pid file", request.pid_file()));
+                   STASIS_ASSIGN(options.arena_limit_bytes,
+                                 ArenaLimit(request.arena_limit_bytes()));
                    restore.job = request.job();
                    restore.log = request.log();
                    restore.gpu_map = request.gpu_map();

@@ -39,7 +39,10 @@ Result<WrittenData> WriteShards(const store::UnitNames& names, store::ImageWrite
   for (const GpuShard* shard : shards) {
     if (shard->ranges.empty()) continue;
     const auto& arena = *shard->arena;
-    if (arena.record().has_checksum) {
+    const auto& known = arena.record().hashes;
+    const bool by_hash = arena.record().complete && known && known->key == names.key().id();
+    // WriteBlocks compares each block that it reads with its hash.
+    if (arena.record().has_checksum && !by_hash) {
       STASIS_ASSIGN(auto found, dataplane::DataChecksum(arena.fd(), arena.record().data_bytes));
       if (found != arena.record().checksum) {
         return Fail(Code::kDataLoss,
@@ -51,13 +54,10 @@ Result<WrittenData> WriteShards(const store::UnitNames& names, store::ImageWrite
     // treated as zero in any case, because the arena may contain older data in its place.
     std::span<const Id128> hashes;
     std::vector<uint8_t>& zero_blocks = zeros_of.emplace_back();
-    const auto& known = arena.record().hashes;
-    if (arena.record().complete && known) {
-      if (known->key == names.key().id()) {
-        hashes = known->blocks;
-      } else {
-        zero_blocks = known->Zeros();
-      }
+    if (by_hash) {
+      hashes = known->blocks;
+    } else if (arena.record().complete && known) {
+      zero_blocks = known->Zeros();
     }
     std::span<const uint8_t> zeros = zero_blocks;
     for (const auto& range : shard->ranges) {

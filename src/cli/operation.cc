@@ -10,6 +10,7 @@
 #include "api/result_json.h"
 #include "base/deadline.h"
 #include "base/file.h"
+#include "base/size.h"
 #include "cli/account.h"
 #include "cli/interrupts.h"
 
@@ -63,6 +64,18 @@ void AddAssumeUnshared(App verb, bool& assume) {
       "--assume-unshared", assume,
       "For a program without the agent: assume that its processes share no GPU memory. If "
       "they do, the program is lost");
+}
+
+void ArenaLimitFlag::AddTo(App verb) {
+  verb.add_option(
+          "--arena-limit", text,
+          "Most host memory to use for GPU data, at least 64M; a dump sends the rest through "
+          "files (default: all that is free)")
+      ->option_text("SIZE");
+}
+
+Result<uint64_t> ArenaLimitFlag::Bytes() const {
+  return text.empty() ? 0 : Annotate(ParseSize(text), "--arena-limit");
 }
 
 v1::OperationOptions CommonOptions::ToMessage() const {

@@ -32,6 +32,14 @@ struct CriuFlags {
 // Adds --assume-unshared to suspend or dump.
 void AddAssumeUnshared(App verb, bool& assume);
 
+// --arena-limit of dump and restore.
+struct ArenaLimitFlag {
+  std::string text;
+
+  void AddTo(App verb);
+  Result<uint64_t> Bytes() const;  // 0 if it was not given
+};
+
 // The state folder and socket of container runtimes, for a TARGET that is a container.
 struct PlaceFlags {
   std::string root;

@@ -26,6 +26,7 @@ struct DumpOptions {
   RepositoryFlags to;
   bool keep_local = false;
   int keep = 0;  // 0: all
+  ArenaLimitFlag arena_limit;
   PlaceFlags places;
   CommonOptions common;
   CriuFlags criu;
@@ -171,6 +172,7 @@ void RegisterDump(App app, const std::function<void(Action)>& select) {
   verb->add_flag("--plain", options->to.plain,
                  "With --to and a location: the repository there is not encrypted");
   options->to.AddLimitTo(verb);
+  options->arena_limit.AddTo(verb);
   options->places.AddTo(verb);
   options->common.AddTo(verb);
   options->criu.AddTo(verb);
@@ -188,6 +190,8 @@ void RegisterDump(App app, const std::function<void(Action)>& select) {
       request.set_full(options->full);
       request.set_assume_unshared(options->assume_unshared);
       request.set_compress(options->compress);
+      STASIS_ASSIGN(const uint64_t arena_limit, options->arena_limit.Bytes());
+      request.set_arena_limit_bytes(arena_limit);
       *request.mutable_criu() = options->criu.ToMessage();
       return RunDump(globals, *options, request);
     });

@@ -18,13 +18,16 @@ struct RestoreOptions {
   bool new_pidns = false;
   bool share_files = false;
   bool trust_image = false;
+  ArenaLimitFlag arena_limit;
   PlaceFlags places;
   CommonOptions common;
   CriuFlags criu;
 };
 
-v1::RestoreRequest RequestOf(const RestoreOptions& options) {
+Result<v1::RestoreRequest> RequestOf(const RestoreOptions& options) {
   v1::RestoreRequest request;
+  STASIS_ASSIGN(const uint64_t arena_limit, options.arena_limit.Bytes());
+  request.set_arena_limit_bytes(arena_limit);
   request.set_source(options.source);
   *request.mutable_places() = options.places.ToMessage();
   *request.mutable_options() = options.common.ToMessage();
@@ -42,7 +45,7 @@ v1::RestoreRequest RequestOf(const RestoreOptions& options) {
 
 // Restores and attaches: the summary goes to stderr, the job's output to stdout.
 Outcome RunAttached(const Globals& globals, const RestoreOptions& options) {
-  const v1::RestoreRequest request = RequestOf(options);
+  STASIS_ASSIGN(const v1::RestoreRequest request, RequestOf(options));
   Globals on_stderr = globals;
   on_stderr.result_on_stderr = true;
   auto restore = [&]() -> Result<std::string> {
@@ -83,6 +86,7 @@ void RegisterRestore(App app, const std::function<void(Action)>& select) {
       "--trust-image", options->trust_image,
       "Accept an image from another installation, an image that other users could have changed, "
       "and, as root, an image of another user's program");
+  options->arena_limit.AddTo(verb);
   options->places.AddTo(verb);
   options->common.AddTo(verb);
   options->criu.AddTo(verb);
@@ -91,7 +95,8 @@ void RegisterRestore(App app, const std::function<void(Action)>& select) {
     select([=](const Globals& globals) -> Outcome {
       STASIS_ASSIGN(options->source, options->words.Name());
       if (options->attach) return RunAttached(globals, *options);
-      STASIS_TRY(RunRestore(globals, RequestOf(*options)));
+      STASIS_ASSIGN(const v1::RestoreRequest request, RequestOf(*options));
+      STASIS_TRY(RunRestore(globals, request));
       return 0;
     });
   });

@@ -36,7 +36,7 @@ constexpr Row kRows[] = {
     {"folders.spill", Kind::kFolder, &Settings::spill_dir, "", 0, 0, "", "STASIS_SPILL_DIR",
      "host memory",
      "`suspend` saves GPU data to files in this folder, as with --spill; `--no-spill` uses host "
-     "memory"},
+     "memory. `dump` uses it for GPU data that does not fit into host memory"},
     {"programs.criu", Kind::kFile, &Settings::criu, "", 0, 0, "", "STASIS_CRIU",
      "the one beside Stasis, else the one on PATH", "Path of CRIU; no other CRIU is tried", true},
     {"programs.cuda_library", Kind::kFile, &Settings::cuda_library, "", 0, 0, "",

@@ -66,6 +66,7 @@ Result<ArenaStore> ArenaStore::Open(const Paths& paths, ArenaOptions options) {
   STASIS_ASSIGN(store.boot_id_, process::BootId());
   STASIS_ASSIGN(uint64_t pid_namespace, process::ReadNamespace({::getpid()}, "pid"));
   store.pid_namespace_ = static_cast<uint32_t>(pid_namespace);
+  store.paths_ = paths;
   store.options_ = std::move(options);
   return store;
 }
@@ -123,13 +124,16 @@ Status ArenaStore::Allocate(Arena& arena, const ArenaPlace& place, uint64_t byte
   const uint64_t more = bytes - arena.capacity_bytes_;
   if (place.in_memory()) STASIS_TRY(CheckLimit(more));
   STASIS_ASSIGN(uint64_t room, RoomIn(place, options_.ignore_memory_check));
+  if (place.in_memory()) room -= std::min(room, options_.keep_free_bytes);
   if (more > room) return NoRoom(place, more, room);
   if (TEMP_FAILURE_RETRY(::fallocate(arena.fd(), FALLOC_FL_KEEP_SIZE,
                                      static_cast<off_t>(arena.capacity_bytes_),
                                      static_cast<off_t>(more))) != 0) {
     const int error = errno;
-    if (error != ENOSPC && error != ENOMEM) return FailErrno(error, "allocate " + arena.path_);
-    return NoRoom(place, more, room);
+    // Some network file systems cannot reserve space. A save that finds a full disk is undone.
+    const bool unreserved = error == EOPNOTSUPP && !place.in_memory();
+    if (error == ENOSPC || error == ENOMEM) return NoRoom(place, more, room);
+    if (!unreserved) return FailErrno(error, "allocate " + arena.path_);
   }
   if (::ftruncate(arena.fd(), static_cast<off_t>(bytes)) != 0) {
     return FailErrno(errno, "allocate " + arena.path_);
@@ -200,6 +204,7 @@ Status ArenaStore::Reshape(Arena& arena, std::vector<Range> ranges) {
                             [&](const ArenaPlace& p) { return p.path == folder; });
   if (place == places_.end())
     return Fail(Code::kInternal, arena.path_ + " is not in a folder for arenas");
+  if (place->in_memory()) STASIS_TRY(CheckOwnLimit(bytes - std::min(bytes, arena.capacity_bytes_)));
   STASIS_TRY(MakingRoom(*place, [&] { return Allocate(arena, *place, bytes); }));
   arena.record_.data_bytes = bytes;
   arena.record_.ranges = std::move(ranges);
@@ -215,15 +220,6 @@ const ArenaPlace& ArenaStore::PlaceOf(const ArenaKey& key) const {
     if (PathExists(KeptPath(place, key)) || PathExists(ReadyPath(place, key))) return place;
   }
   return places_.front();
-}
-
-Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<Range> ranges) {
-  const ArenaPlace& place = PlaceOf(key);
-  if (&place != &places_.front()) {
-    auto arena = AcquireIn(place, key, owner, ranges);
-    if (arena || arena.error().code != Code::kResourceExhausted) return arena;
-  }
-  return AcquireIn(places_.front(), key, owner, std::move(ranges));
 }
 
 // A file of the key in any other place holds old data and is discarded.
@@ -362,15 +358,17 @@ Status ArenaStore::Complete(Arena& arena, const std::optional<Id128>& checksum,
     return Fail(Code::kInternal,
                 "the number of hashes of an arena differs from the number of its blocks");
   }
-  if (!arena.in_memory_ && ::fdatasync(arena.fd()) != 0) {
-    return FailErrno(errno, "sync " + arena.path_);
-  }
   arena.record_.complete = true;
   arena.record_.has_checksum = checksum.has_value();
   arena.record_.checksum = checksum.value_or(Id128{});
   arena.record_.hashes = std::move(hashes);
   arena.known_.reset();
-  return WriteRecord(arena);
+  return Bounded(arena, [&]() -> Status {
+    if (!arena.in_memory_ && ::fdatasync(arena.fd()) != 0) {
+      return FailErrno(errno, "sync " + arena.path_);
+    }
+    return WriteRecord(arena);
+  });
 }
 
 Result<Arena> ArenaStore::Find(const ArenaKey& key) {
@@ -454,8 +452,12 @@ Status ArenaStore::KeepData(Arena arena) {
 }
 
 Status ArenaStore::Remove(Arena arena) {
-  STASIS_TRY(RemoveRecord(arena));
-  return RemoveFile(arena.path_);
+  return Bounded(arena, [&]() -> Status {
+    STASIS_TRY(RemoveRecord(arena));
+    STASIS_TRY(RemoveFile(arena.path_));
+    if (!arena.in_memory_) RemoveEmptyOverflow(FolderOf(arena.path_));
+    return {};
+  });
 }
 
 Result<Id128> DataChecksum(int fd, uint64_t bytes) {

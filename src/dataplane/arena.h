@@ -93,9 +93,10 @@ class ArenaStore {
 
   // Returns memory for `ranges` (laid out by LayOut()), fully allocated. Uses the key's own file,
   // the one made ready for it, a free one, or a new one; discards older data of the key. Never uses
-  // a free file of another `owner`, since it still has that user's data. kResourceExhausted names
-  // the needed and the free size; kAborted means that the arena is locked. After an error nothing
-  // has changed, except that free files may be gone.
+  // a free file of another `owner`, since it still has that user's data. Memory that does not
+  // suffice is replaced by a file in ArenaOptions::overflow_dir, if that is set. kResourceExhausted
+  // names the needed and the free size; kAborted means that the arena is locked. After an error
+  // nothing has changed, except that free files may be gone.
   Result<Arena> Acquire(const ArenaKey& key, uid_t owner, std::vector<Range> ranges);
 
   // Changes the ranges of an arena and grows it if needed, because sizes estimated before a program
@@ -152,11 +153,21 @@ class ArenaStore {
   Result<uint64_t> Sweep();
 
   const std::vector<ArenaPlace>& places() const { return places_; }
+  // Returns why arenas were created in files of the overflow folder; empty if none was.
+  const std::string& why_overflow() const { return why_overflow_; }
 
  private:
   Result<Arena> OpenFile(const std::string& path, bool in_memory);
   Result<Arena> NewFile(const std::string& path, const ArenaPlace& place, uint64_t bytes);
   Result<Arena> TakeFree(const ArenaPlace& place, uid_t owner, uint64_t bytes);
+  Result<Arena> AcquireFirst(const ArenaKey& key, uid_t owner, const std::vector<Range>& ranges);
+  Result<Arena> AcquireInOverflow(const ArenaKey& key, uid_t owner,
+                                  const std::vector<Range>& ranges);
+  // Checks ArenaOptions::most_own_bytes for `more` additional bytes.
+  Status CheckOwnLimit(uint64_t more) const;
+  // Runs `work`, in a child process with a deadline if the arena is on disk: a disk may not answer,
+  // while the program waits. Changes of memory by `work` are lost then.
+  static Status Bounded(const Arena& arena, const std::function<Status()>& work);
   // Returns the place of the key's kept or ready file, or the place for new files.
   const ArenaPlace& PlaceOf(const ArenaKey& key) const;
   Result<Arena> AcquireIn(const ArenaPlace& place, const ArenaKey& key, uid_t owner,
@@ -178,7 +189,10 @@ class ArenaStore {
 
   UniqueFd hold_;
   std::vector<ArenaPlace> places_;
+  Paths paths_;
   ArenaOptions options_;
+  uint64_t own_bytes_ = 0;  // in memory, acquired by this object
+  std::string why_overflow_;
   std::string boot_id_;
   uint32_t pid_namespace_ = 0;
 };

@@ -1,6 +1,7 @@
 #include "dataplane/arena_place.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/mount.h>
@@ -18,15 +19,24 @@
 #include "base/file.h"
 #include "base/own_path.h"
 #include "process/control_group.h"
+#include "process/host_name.h"
 
 namespace stasis::dataplane {
 namespace {
 
 constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
 
+constexpr std::string_view kOverflow = ".stasis-spill-";
+
 bool OnTmpfs(const std::string& path) {
   struct statfs st;
   return ::statfs(path.c_str(), &st) == 0 && st.f_type == TMPFS_MAGIC;
+}
+
+bool InMemory(const std::string& path) {
+  struct statfs st;
+  return ::statfs(path.c_str(), &st) == 0 &&
+         (st.f_type == TMPFS_MAGIC || st.f_type == RAMFS_MAGIC || st.f_type == HUGETLBFS_MAGIC);
 }
 
 // Creates the directory and checks that only this user can enter it.
@@ -141,6 +151,32 @@ uint64_t MemoryAvailable() {
   const size_t at = text ? text->find(kName) : std::string::npos;
   if (at == std::string::npos) return kNoLimit;
   return std::strtoull(text->c_str() + at + kName.size(), nullptr, 10) * 1024;
+}
+
+Result<ArenaPlace> OpenOverflow(const Paths& paths, const std::string& directory) {
+  std::string host = process::HostName();
+  std::replace(host.begin(), host.end(), '/', '_');
+  const std::string folder =
+      fmt::format("{}/{}{}-{}", AbsolutePath(directory), kOverflow, ::geteuid(), host);
+  auto open = [&]() -> Status {
+    if (folder.find('\n') != folder.npos) {
+      return Fail(Code::kInvalidArgument, "its path contains a line break");
+    }
+    if (InMemory(ExistingPart(AbsolutePath(directory)))) {
+      return Fail(Code::kUnimplemented, directory + " is in memory too",
+                  "name a folder on disk with folders.spill");
+    }
+    STASIS_TRY(OpenOwnFolder(folder));
+    return CheckOwnFolder(folder);
+  };
+  STASIS_TRY(Annotate(open(), "use " + directory + " for GPU data"));
+  STASIS_TRY(RecordSpillFolder(paths, folder));
+  return ArenaPlace{ArenaPlace::Kind::kDisk, folder};
+}
+
+void RemoveEmptyOverflow(const std::string& folder) {
+  const std::string_view name = std::string_view(folder).substr(folder.rfind('/') + 1);
+  if (name.starts_with(kOverflow)) ::rmdir(folder.c_str());
 }
 
 Result<std::vector<ArenaPlace>> OpenPlaces(const Paths& paths, const ArenaOptions& options) {

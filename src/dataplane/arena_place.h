@@ -1,12 +1,12 @@
 // Selection of places for arenas. Memory comes first; disk is used only if the user asks for it
-// (--spill).
+// (--spill), or for a dump whose data does not fit into memory.
 //
 //   explicit        Paths::arena or ArenaOptions::place: only this one; a tmpfs
 //   own mount       RUN/arena, a tmpfs mounted there if permitted: huge pages, no swap if the
 //                   kernel supports that (6.4), limited only by the machine's memory
 //   run             RUN/arena if RUN is already on a tmpfs; its size is set elsewhere
 //   shared memory   /dev/shm/stasis-UID
-//   disk            the directory of --spill
+//   disk            the directory of --spill, or a hidden folder in ArenaOptions::overflow_dir
 //
 // A place belongs to one user: mode 0700, owned by the caller, not a link. Others are rejected,
 // since any user can write to /dev/shm. The own mount uses `huge=always`: only then does
@@ -27,6 +27,12 @@ namespace stasis::dataplane {
 struct ArenaOptions {
   std::string place;      // empty: Paths::arena, or by the rules above
   std::string spill_dir;  // new arenas are created here instead
+  // If set, ArenaStore::Acquire creates an arena that does not fit into memory in a file there. An
+  // arena fits if `keep_free_bytes` stay free and those of this store take at most
+  // `most_own_bytes` of memory (0: no limit).
+  std::string overflow_dir;
+  uint64_t keep_free_bytes = 0;
+  uint64_t most_own_bytes = 0;
   bool may_mount = true;
   // Set this to access existing arenas only: OpenPlaces then mounts nothing, creates no directory
   // in /dev/shm, and may return an empty list.
@@ -48,6 +54,13 @@ struct ArenaPlace {
 // is recorded below RUN, so that later calls without it find its arenas. Returns kUnimplemented if
 // this machine has no place.
 Result<std::vector<ArenaPlace>> OpenPlaces(const Paths& paths, const ArenaOptions& options);
+
+// Opens a hidden folder of this user and machine in `directory`, for arenas that do not fit into
+// memory, and records it like a spill folder. Other machines may share the directory, and their
+// sweeps must not find these arenas. Returns kUnimplemented if the file system is in memory too.
+Result<ArenaPlace> OpenOverflow(const Paths& paths, const std::string& directory);
+// Removes the folder of an arena if OpenOverflow made it and it is empty.
+void RemoveEmptyOverflow(const std::string& folder);
 
 // Keeps RUN/arena mounted while the returned descriptor is open. Hold it while places are in use.
 Result<UniqueFd> HoldPlaces(const Paths& paths);

@@ -257,6 +257,96 @@ TEST_F(ArenaTest, AFullFileSystemIsRefusedAndFreeFilesMakeRoom) {
   ::umount2(memory_.c_str(), MNT_DETACH);
 }
 
+// Returns the entries of a folder, hidden ones included.
+std::vector<std::string> EntriesOf(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.push_back(entry.path().filename());
+  }
+  return names;
+}
+
+TEST_F(ArenaTest, WhatExceedsTheLimitIsInFiles) {
+  const std::string disk = disk_ + "/store";
+  ArenaOptions options;
+  options.most_own_bytes = 10 * kMib;
+  // Without a folder the limit is a refusal.
+  EXPECT_CODE(Code::kResourceExhausted, Store(options).Acquire(Me(), 1000, Ranges(12 * kMib)));
+  options.overflow_dir = disk;
+  {
+    ArenaStore store = Store(options);
+    auto first = store.Acquire({me_, {"GPU-a"}}, 1000, Ranges(6 * kMib));
+    ASSERT_TRUE(first) << first.error().ToString();
+    EXPECT_TRUE(first->in_memory());
+    EXPECT_TRUE(store.why_overflow().empty());
+    EXPECT_FALSE(PathExists(disk));
+    auto second = store.Acquire({me_, {"GPU-b"}}, 1000, Ranges(6 * kMib));
+    ASSERT_TRUE(second) << second.error().ToString() << second.error().hint;
+    EXPECT_FALSE(second->in_memory());
+    EXPECT_TRUE(second->path().starts_with(disk + "/.stasis-spill-")) << second->path();
+    EXPECT_NE(store.why_overflow().find("--arena-limit allows 10 MiB"), std::string::npos);
+    // A third one still fits, and an arena in memory does not grow beyond the limit.
+    auto third = store.Acquire({me_, {"GPU-c"}}, 1000, Ranges(4 * kMib));
+    ASSERT_TRUE(third) << third.error().ToString();
+    EXPECT_TRUE(third->in_memory());
+    EXPECT_CODE(Code::kResourceExhausted, store.Reshape(*third, Ranges(8 * kMib)));
+    EXPECT_TRUE(store.Reshape(*second, Ranges(20 * kMib)));
+    EXPECT_TRUE(store.Complete(*second, Id128{}));
+  }
+  // Any later command finds it, and removes the folder with it.
+  ArenaStore other = Store();
+  auto found = other.Find({me_, {"GPU-b"}});
+  ASSERT_TRUE(found) << found.error().ToString();
+  EXPECT_TRUE(found->record().complete);
+  ASSERT_TRUE(other.Recycle(std::move(*found)));
+  EXPECT_TRUE(EntriesOf(disk).empty());
+}
+
+TEST_F(ArenaTest, MemoryForTheDriverStaysFree) {
+  ArenaOptions options;
+  options.overflow_dir = disk_;
+  options.keep_free_bytes = MemoryAvailable();
+  auto arena = Store(options).Acquire(Me(), 1000, Ranges(2 * kMib));
+  ASSERT_TRUE(arena) << arena.error().ToString();
+  EXPECT_FALSE(arena->in_memory());
+}
+
+TEST_F(ArenaTest, FilesOfTheOverflowAreOnADisk) {
+  ArenaOptions options;
+  options.most_own_bytes = kMib;
+  options.overflow_dir = memory_;
+  auto refused = Store(options).Acquire(Me(), 1000, Ranges(2 * kMib));
+  EXPECT_CODE(Code::kResourceExhausted, refused);
+  EXPECT_NE(refused.error().message.find("is in memory too"), std::string::npos)
+      << refused.error().message;
+  EXPECT_TRUE(EntriesOf(memory_).empty());
+  // A full disk: nothing stays there.
+  options.overflow_dir = disk_ + "/full";
+  refused = Store(options).Acquire(Me(), 1000, Ranges(1ull << 43));
+  EXPECT_CODE(Code::kResourceExhausted, refused);
+  EXPECT_NE(refused.error().message.find("of disk are needed"), std::string::npos)
+      << refused.error().message;
+  EXPECT_TRUE(EntriesOf(options.overflow_dir).empty());
+}
+
+TEST_F(ArenaTest, FilesOfAnEarlierBootAreSwept) {
+  ArenaOptions options;
+  options.most_own_bytes = kMib;
+  options.overflow_dir = disk_ + "/store";
+  std::string path;
+  {
+    ArenaStore store = Store(options);
+    auto arena = store.Acquire({{{me_.pid}, 1}, {"GPU-a"}}, 1000, Ranges(2 * kMib));
+    ASSERT_TRUE(arena) << arena.error().ToString();
+    path = arena->path();
+  }
+  ASSERT_TRUE(RemoveFile(paths_.run + "/arena-spill"));
+  ArenaStore store = Store(options);
+  auto arena = store.Acquire(Me(), 1000, Ranges(2 * kMib));
+  ASSERT_TRUE(arena) << arena.error().ToString();
+  EXPECT_FALSE(PathExists(path));
+}
+
 TEST_F(ArenaTest, ListReserveAndFree) {
   ArenaStore store = Store();
   ASSERT_TRUE(store.Reserve(4 * kMib));

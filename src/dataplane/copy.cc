@@ -1,5 +1,6 @@
 #include "dataplane/copy.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +24,28 @@ Status ReadOrWrite(Direction direction, int fd, char* buffer, const Piece& piece
     if (n == 0) return Fail(Code::kDataLoss, "the arena's file ends too early");
     done += static_cast<uint64_t>(n);
   }
+  return {};
+}
+
+// Writes file pages to the disk while more are copied, and drops them from memory, so that a save
+// to a file needs little memory. An error of the disk that is reported here is not reported again
+// by fdatasync.
+Status StartWrite(int fd, const Piece& piece) {
+  const auto at = static_cast<off_t>(piece.arena_offset);
+  if (::sync_file_range(fd, at, static_cast<off_t>(piece.bytes), SYNC_FILE_RANGE_WRITE) == 0) {
+    return {};
+  }
+  return FailErrno(errno, "write the arena's file to the disk");
+}
+Status FinishWrite(int fd, const Piece& piece) {
+  const auto at = static_cast<off_t>(piece.arena_offset);
+  const auto bytes = static_cast<off_t>(piece.bytes);
+  constexpr unsigned kWhole =
+      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+  if (::sync_file_range(fd, at, bytes, kWhole) != 0) {
+    return FailErrno(errno, "write the arena's file to the disk");
+  }
+  (void)::posix_fadvise(fd, at, bytes, POSIX_FADV_DONTNEED);
   return {};
 }
 
@@ -192,13 +215,19 @@ Status Copier::CopyStaged(Direction direction, AttachedArena& arena, CUdeviceptr
     const size_t now = save ? i - 1 : i;
     STASIS_GPU(gpu_, cuStreamSynchronize, (streams_[now % 2]));
     STASIS_TRY(ReadOrWrite(direction, arena.fd(), buffers_[now % 2], parts[now]));
-    if (!save) {
+    if (save) {
+      STASIS_TRY(StartWrite(arena.fd(), parts[now]));
+      if (now > 0) STASIS_TRY(FinishWrite(arena.fd(), parts[now - 1]));
+    } else {
       STASIS_TRY(Submit(direction, base + parts[now].device_offset, buffers_[now % 2],
                         parts[now].bytes, streams_[now % 2]));
     }
     report.copied_bytes += parts[now].bytes;
     progress(report.copied_bytes);
   }
+  if (!save || parts.empty()) return {};
+  STASIS_TRY(FinishWrite(arena.fd(), parts.back()));
+  if (::fdatasync(arena.fd()) != 0) return FailErrno(errno, "sync the arena's file");
   return {};
 }
 

@@ -241,8 +241,8 @@ Result<CopyResult> Mover::Load(const CopyOptions& options, const Deadline& deadl
 
 // The mover maps the file and registers its memory. The file needs no name, since no other process
 // uses it.
-Status Mover::AttachRing(uint64_t load_bytes, const Deadline& deadline) {
-  const uint64_t bytes = RingFeed::RingBytes(load_bytes);
+Status Mover::AttachRing(uint64_t load_bytes, uint64_t most_bytes, const Deadline& deadline) {
+  const uint64_t bytes = RingFeed::RingBytes(load_bytes, most_bytes);
   if (process_.connected() && ring_.bytes() >= bytes) return {};
   UniqueFd file(::memfd_create("stasis-ring", MFD_CLOEXEC));
   if (!file || ::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) {

@@ -42,7 +42,7 @@ class Mover final : public MoverLink {
                      const Deadline& deadline) override;
   Status FreeBallast(const Deadline& deadline) override;
   Result<CopyResult> Load(const CopyOptions& options, const Deadline& deadline) override;
-  Status AttachRing(uint64_t load_bytes, const Deadline& deadline) override;
+  Status AttachRing(uint64_t load_bytes, uint64_t most_bytes, const Deadline& deadline) override;
   Status LoadFrom(const LoadSource& source, const GoOn& go_on, const Deadline& deadline) override;
   Result<std::vector<UniqueFd>> Export(const Deadline& deadline) override;
   Status Release(const Deadline& deadline) override;

@@ -128,8 +128,9 @@ class MoverLink {
   // arena become zero. On error all of that memory is released.
   virtual Result<CopyResult> Load(const CopyOptions& options, const Deadline& deadline) = 0;
   // Attaches a ring of buffers in place of an arena, for LoadFrom, and makes it ready. `load_bytes`
-  // is the size of the largest load. Detach frees it.
-  virtual Status AttachRing(uint64_t load_bytes, const Deadline& deadline) = 0;
+  // is the size of the largest load. The ring has at most `most_bytes`, or the size of the smallest
+  // ring (ring_feed.h). Detach frees it.
+  virtual Status AttachRing(uint64_t load_bytes, uint64_t most_bytes, const Deadline& deadline) = 0;
   // Called on the caller's thread with the number of bytes loaded so far. An error ends the load.
   // May call FreeBallast.
   using GoOn = std::function<Status(uint64_t loaded)>;

@@ -27,9 +27,11 @@ unsigned MostThreads() {
 
 }  // namespace
 
-uint64_t RingFeed::RingBytes(uint64_t load_bytes) {
+uint64_t RingFeed::RingBytes(uint64_t load_bytes, uint64_t most_bytes) {
   const uint64_t needed = (load_bytes + LoadSource::kItemBytes - 1) / LoadSource::kItemBytes;
-  return std::clamp<uint64_t>(needed, kBatchesOfRing, kBuffersOfThread * MostThreads()) *
+  const uint64_t most =
+      std::min<uint64_t>(kBuffersOfThread * MostThreads(), most_bytes / LoadSource::kItemBytes);
+  return std::clamp(needed, kBatchesOfRing, std::max(most, kBatchesOfRing)) *
          LoadSource::kItemBytes;
 }
 

@@ -18,9 +18,9 @@ namespace stasis::dataplane {
 // One thread calls Next and Reuse.
 class RingFeed {
  public:
-  // Returns the size of a ring for a load of `load_bytes`: at least a buffer for each batch in
-  // flight, and one more.
-  static uint64_t RingBytes(uint64_t load_bytes);
+  // Returns the size of a ring for a load of `load_bytes`: at most `most_bytes`, but at least a
+  // buffer for each batch in flight, and one more.
+  static uint64_t RingBytes(uint64_t load_bytes, uint64_t most_bytes);
 
   // Starts to read. The source and the ring, whose size must be one of RingBytes, must outlive this
   // object.

@@ -120,9 +120,16 @@ TEST(RingFeed, ACallerCanEndItWhileItWaits) {
 }
 
 TEST(RingFeed, ARingHasAtLeastFourBuffersAndNoMoreThanNeeded) {
-  EXPECT_EQ(RingFeed::RingBytes(1), 4 * kItem);
-  EXPECT_EQ(RingFeed::RingBytes(5 * kItem), 5 * kItem);
-  EXPECT_LE(RingFeed::RingBytes(1ull << 40), 64 * kItem);
+  constexpr uint64_t kMuch = 1ull << 40;
+  EXPECT_EQ(RingFeed::RingBytes(1, kMuch), 4 * kItem);
+  EXPECT_EQ(RingFeed::RingBytes(5 * kItem, kMuch), 5 * kItem);
+  EXPECT_LE(RingFeed::RingBytes(kMuch, kMuch), 1024 * kItem);
+}
+
+TEST(RingFeed, ARingKeepsToALimitButNeverHasFewerThanFourBuffers) {
+  EXPECT_EQ(RingFeed::RingBytes(100 * kItem, 6 * kItem + 1), 6 * kItem);
+  EXPECT_EQ(RingFeed::RingBytes(100 * kItem, kItem), 4 * kItem);
+  EXPECT_EQ(RingFeed::RingBytes(100 * kItem, 0), 4 * kItem);
 }
 
 }  // namespace

@@ -23,7 +23,17 @@ struct AwayOptions {
   bool no_checkpoint = false;
   // Folder for GPU data. If empty, the data stays in host memory.
   std::string spill_dir;
+  // Folder for the part of the GPU data that does not fit into host memory. If empty, an operation
+  // that does not fit is refused.
+  std::string overflow_dir;
+  // Limit for the host memory that GPU data takes in this operation; 0: only the memory that is
+  // free.
+  uint64_t arena_limit_bytes = 0;
 };
+
+// Each GPU's mover copies through this much memory if an arena is on disk, and a load needs some
+// buffers too, so a smaller limit cannot be kept.
+inline constexpr uint64_t kLeastArenaLimitBytes = 64u << 20;
 
 // The data that movers saved, in bytes.
 struct Saved {

@@ -97,7 +97,7 @@ Status GpuLoad::Prepare(GpuShard& shard, uint64_t ballast_bytes, const Deadline&
     STASIS_TRY(mover_.Attach(*shard.arena, deadline));
     return mover_.PrepareLoad(shard.ranges, ballast_bytes, deadline);
   }
-  STASIS_TRY(mover_.AttachRing(shard.bytes(), deadline));
+  STASIS_TRY(mover_.AttachRing(shard.bytes(), most_ring_bytes_, deadline));
   std::vector<dataplane::Range> ranges = shard.ranges;
   for (dataplane::Range& range : ranges) range.arena_offset = range.stored_bytes = 0;
   return mover_.PrepareLoad(ranges, ballast_bytes, deadline);

@@ -20,9 +20,10 @@ namespace stasis::gpu_state {
 
 class GpuLoad {
  public:
-  // The shards must have ranges and must outlive this object.
-  GpuLoad(dataplane::MoverLink& mover, std::vector<GpuShard*> shards)
-      : mover_(mover), shards_(std::move(shards)) {}
+  // The shards must have ranges and must outlive this object. `most_ring_bytes` bounds the ring of
+  // a load from sources.
+  GpuLoad(dataplane::MoverLink& mover, std::vector<GpuShard*> shards, uint64_t most_ring_bytes)
+      : mover_(mover), shards_(std::move(shards)), most_ring_bytes_(most_ring_bytes) {}
 
   // Requires that the shards have arenas or sources. Allocates the memory of the first shard, and a
   // ballast for `driver_bytes` and the other shards: all of it, or nothing.
@@ -56,6 +57,7 @@ class GpuLoad {
 
   dataplane::MoverLink& mover_;
   const std::vector<GpuShard*> shards_;
+  const uint64_t most_ring_bytes_;
   uint64_t driver_bytes_ = 0;
   uint64_t cold_bytes_ = 0;  // used by the loading thread
   std::mutex mutex_;         // guards all below

@@ -10,6 +10,7 @@
 #include "base/parallel.h"
 #include "plan/journal.h"
 #include "plan/plan.h"
+#include "process/control_group.h"
 
 namespace stasis::gpu_state {
 namespace {
@@ -162,6 +163,13 @@ Status SharedResume::ForEachLoad(const std::function<Status(const GpuUuid&, GpuL
   });
 }
 
+// The program's own memory must fit under the limit of the control group too.
+uint64_t SharedResume::MostRingBytes() const {
+  constexpr uint64_t kPart = 4;
+  const uint64_t left = process::MemoryLeftInControlGroups({::getpid()}).beyond_reserve() / kPart;
+  return arena_limit_bytes_ == 0 ? left : std::min(left, arena_limit_bytes_);
+}
+
 Status SharedResume::MakeRoom(const std::map<GpuUuid, uint64_t>& driver_bytes,
                               const Deadline& deadline) {
   loads_.clear();
@@ -169,8 +177,9 @@ Status SharedResume::MakeRoom(const std::map<GpuUuid, uint64_t>& driver_bytes,
   for (GpuShard& shard : shards_) {
     if (!shard.ranges.empty()) by_gpu[TargetOf(shard.key.gpu)].push_back(&shard);
   }
+  const uint64_t most_ring_bytes = by_gpu.empty() ? 0 : MostRingBytes() / by_gpu.size();
   for (auto& [gpu, shards] : by_gpu) {
-    loads_.try_emplace(gpu, services_.movers->MoverOf(gpu), std::move(shards));
+    loads_.try_emplace(gpu, services_.movers->MoverOf(gpu), std::move(shards), most_ring_bytes);
   }
   return ForEachLoad([&](const GpuUuid& gpu, GpuLoad& load) {
     auto driver = driver_bytes.find(gpu);
@@ -319,6 +328,7 @@ void SharedResume::PreferSources(const BlockSecret& secret) {
 Status SharedResume::AllocateArenas() {
   dataplane::ArenaOptions options;
   options.most_bytes = services_.settings.most_arena_bytes;
+  options.most_own_bytes = arena_limit_bytes_;
   STASIS_ASSIGN(store_, dataplane::ArenaStore::Open(services_.paths, options));
   for (GpuShard& shard : shards_) {
     STASIS_TRY(GiveArena(*store_, shard));

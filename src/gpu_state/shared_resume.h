@@ -55,6 +55,9 @@ class SharedResume {
   // Lets the movers load the shards from sources if they can hash memory with this secret. Call it
   // before the phases run.
   void PreferSources(const BlockSecret& secret);
+  // Bounds the host memory for arenas, or for the rings of a load from sources; 0: no bound. Call
+  // it before the phases run.
+  void LimitMemory(uint64_t bytes) { arena_limit_bytes_ = bytes; }
   // How the memory is loaded, which load-room finds out.
   enum class Way : uint8_t { kUnknown, kSources, kArenas };
   Way way() const { return way_; }
@@ -122,6 +125,7 @@ class SharedResume {
   Status ForEachLoad(const std::function<Status(const device::GpuUuid&, GpuLoad&)>& step);
   Status StartMovers(const Deadline& deadline);
   Status ChooseWay(const Deadline& deadline);
+  uint64_t MostRingBytes() const;  // of all GPUs together
   Status MakeRoom(const std::map<device::GpuUuid, uint64_t>& driver_bytes,
                   const Deadline& deadline);
   Status Load(plan::PhaseScope* scope, const Deadline& deadline,
@@ -139,6 +143,7 @@ class SharedResume {
   std::vector<GpuShard> shards_;
   std::map<device::GpuUuid, GpuLoad> loads_;
   std::atomic<bool> has_arenas_{true};
+  uint64_t arena_limit_bytes_ = 0;
   std::optional<BlockSecret> secret_;  // of the hashes by which memory from sources is checked
   std::string why_no_sources_;         // constant after `way_` is known
   std::atomic<Way> way_{Way::kArenas};

@@ -1,9 +1,11 @@
 #include "gpu_state/shared_suspend.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <set>
 
 #include "base/descriptor_table.h"
 #include "base/parallel.h"
@@ -29,6 +31,7 @@ constexpr seconds kRoomTimeout{120};
 constexpr seconds kGateTimeout{30};   // like the driver's lock: submitted work has to end
 constexpr seconds kAgentTimeout{60};  // long enough for lists of a million pieces
 constexpr seconds kSaveTimeout{600};
+constexpr seconds kSaveToDiskTimeout{3600};
 
 constexpr const char* kUndoGroup = "memory";
 
@@ -64,6 +67,7 @@ std::vector<std::string> SharedSuspend::notes() const {
   if (!why_not_precopied_.empty()) {
     notes.push_back("GPU data was not copied ahead while the program ran: " + why_not_precopied_);
   }
+  if (!overflow_.empty()) notes.push_back(overflow_);
   return notes;
 }
 
@@ -77,10 +81,31 @@ bool SharedSuspend::PrepareHashes(const GpuUuid& gpu, const Deadline& deadline) 
   return false;
 }
 
-Status SharedSuspend::MakeRoom(const Deadline& deadline) {
+uint64_t SharedSuspend::StagingBytes() const {
+  std::set<GpuUuid> gpus;
+  for (const GpuShard& shard : shards_) {
+    if (shard.arena && !shard.arena->in_memory()) gpus.insert(shard.key.gpu);
+  }
+  return gpus.size() * kLeastArenaLimitBytes;
+}
+
+std::string SharedSuspend::DescribeOverflow() const {
+  if (store_->why_overflow().empty()) return {};
+  uint64_t bytes = 0;
+  for (const GpuShard& shard : shards_) {
+    if (!shard.arena->in_memory()) bytes += shard.bytes();
+  }
+  return fmt::format("{} MiB of GPU data went through files in {}, which takes longer: {}.",
+                     bytes >> 20, options_.overflow_dir, store_->why_overflow());
+}
+
+Status SharedSuspend::MakeRoom(uint64_t driver_bytes, const Deadline& deadline) {
   (void)RaiseDescriptorLimit();  // a descriptor for every piece of memory
   dataplane::ArenaOptions options;
   options.spill_dir = options_.spill_dir;
+  options.overflow_dir = options_.overflow_dir;
+  options.most_own_bytes = options_.arena_limit_bytes;
+  if (!options.overflow_dir.empty()) options.keep_free_bytes = driver_bytes;
   options.ignore_memory_check = options_.ignore_memory;
   options.most_bytes = services_.settings.most_arena_bytes;
   STASIS_ASSIGN(store_, dataplane::ArenaStore::Open(services_.paths, options));
@@ -98,6 +123,7 @@ Status SharedSuspend::MakeRoom(const Deadline& deadline) {
       STASIS_ASSIGN(shard.arena, store_->Acquire(shard.key, shard.owner, shard.ranges));
     }
   }
+  overflow_ = DescribeOverflow();
   auto secret = NamingSecretOf(services_.paths);
   if (secret) {
     secret_ = *secret;
@@ -145,10 +171,13 @@ Phase SharedSuspend::DataRoom(uint64_t driver_bytes) {
   return {.name = "data-room",
           .timeout = kRoomTimeout,
           .run = [this, driver_bytes](PhaseScope& scope) -> Status {
-            STASIS_TRY(MakeRoom(scope.deadline()));
-            if (options_.ignore_memory || driver_bytes == 0) return {};
-            return RetryWithoutUnusedArenas(
-                services_, [&] { return CheckHostMemory(driver_bytes, members_.front().id.pid); });
+            STASIS_TRY(MakeRoom(driver_bytes, scope.deadline()));
+            const uint64_t staging = StagingBytes();
+            if (options_.ignore_memory || driver_bytes + staging == 0) return {};
+            return RetryWithoutUnusedArenas(services_, [&]() -> Status {
+              STASIS_TRY(CheckHostMemory(staging, {::getpid()}));
+              return CheckHostMemory(driver_bytes + staging, members_.front().id.pid);
+            });
           },
           .undo = [this]() -> Status {
             AbandonArenas();
@@ -444,7 +473,9 @@ Status SharedSuspend::SaveShard(GpuShard& shard, dataplane::MoverLink& mover,
 
 Phase SharedSuspend::DataSave() {
   return {.name = "data-save",
-          .timeout = kSaveTimeout,
+          .timeout = options_.spill_dir.empty() && options_.overflow_dir.empty()
+                         ? kSaveTimeout
+                         : kSaveToDiskTimeout,
           .run = [this](PhaseScope& scope) { return Save(scope); },
           .undo = [this]() -> Status {
             (void)AwaitReleased();

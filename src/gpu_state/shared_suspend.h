@@ -56,7 +56,7 @@ class SharedSuspend {
   uint64_t driver_bytes() const { return driver_bytes_; }
   // Valid after data-save.
   Saved saved() const;
-  // Returns sentences that say why blocks were not hashed on the GPU.
+  // Returns sentences that say why blocks were not hashed on the GPU, and why data is in files.
   std::vector<std::string> notes() const;
   // Returns sentences that say why other processes do not take the shared path.
   const std::vector<std::string>& left_to_driver() const { return left_to_driver_; }
@@ -105,7 +105,11 @@ class SharedSuspend {
   Status ForEachMember(const std::function<Status(Member&)>& step);
   Result<bool> MayWaitForEachOther() const;
   void CorrectShare(Member& member, plan::RecordedProcess& process);
-  Status MakeRoom(const Deadline& deadline);
+  Status MakeRoom(uint64_t driver_bytes, const Deadline& deadline);
+  // Returns the memory that movers need for arenas on disk.
+  uint64_t StagingBytes() const;
+  // Returns a sentence that says how much data is in files, and why; empty if none is.
+  std::string DescribeOverflow() const;
   // Starts the movers of all GPUs, and attaches one arena to each.
   Status PrepareMovers(const Deadline& deadline);
   // Returns false if blocks on `gpu` are not hashed; notes() says why.
@@ -146,6 +150,7 @@ class SharedSuspend {
   Saved saved_;
   std::vector<std::future<Status>> releasing_;
   std::string why_not_precopied_;  // written by data-precopy only
+  std::string overflow_;           // written by data-room only
 };
 
 }  // namespace stasis::gpu_state

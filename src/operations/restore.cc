@@ -140,6 +140,7 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& given,
   const device::GpuMap moved = map;
   RestoreRun run(session, *reader, restore, std::move(held), std::move(map), std::move(criu_path),
                  options.ignore_memory);
+  run.LimitMemory(options.arena_limit_bytes);
   STASIS_TRY(run.AddExpectedData());
   if (!restore.held) STASIS_TRY(run.CheckNeighbours(options.dry_run));
   if (options.dry_run) {

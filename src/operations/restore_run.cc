@@ -169,7 +169,7 @@ Status RestoreRun::ReadData(PhaseScope& scope) {
   STASIS_ASSIGN(const bool from_sources, OpenSources(scope));
   if (from_sources) return {};
   if (options_.ahead != nullptr) options_.ahead->MoveTo(shared_.shards());
-  STASIS_TRY(shared_.AllocateArenas());
+  STASIS_TRY(Annotate(shared_.AllocateArenas(), WhyNotDirect()));
   scope.Changed();
   const uint64_t total = shared_.bytes();
   std::vector<GpuShard*> shards;
@@ -183,6 +183,14 @@ Status RestoreRun::ReadData(PhaseScope& scope) {
   STASIS_TRY(checkpoint::ReadShards(source, shards, progress, [&] { scope.Changed(); }));
   scope.SetBytes(total);
   return {};
+}
+
+// Only a load through arenas needs host memory for all of the GPU data.
+std::string RestoreRun::WhyNotDirect() const {
+  std::string why = why_arenas_;
+  if (why.empty() && options_.ranges != nullptr) why = "it comes from a repository or a migration";
+  if (why.empty()) why = "restore.data is arena";
+  return fmt::format("load the GPU data through host memory ({})", why);
 }
 
 Phase RestoreRun::DataRead() {

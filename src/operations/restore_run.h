@@ -71,6 +71,8 @@ class RestoreRun {
   RestoreRun(const RestoreRun&) = delete;
   RestoreRun& operator=(const RestoreRun&) = delete;
 
+  // Bounds the host memory for GPU data (AwayOptions::arena_limit_bytes). Call it before MakePlan.
+  void LimitMemory(uint64_t bytes) { shared_.LimitMemory(bytes); }
   // Uses the held job, or creates a new one.
   Status ClaimJob();
   // Lists the image's GPU data, which it reads from the manifest. Call it once, before MakePlan.
@@ -91,6 +93,7 @@ class RestoreRun {
   static constexpr std::chrono::seconds kShimTimeout{20};
   static constexpr const char* kCpuRestore = "cpu-restore";
 
+  std::string WhyNotDirect() const;
   plan::Phase Ports();
   plan::Phase ImageVerify();
   plan::Phase CpuRead();

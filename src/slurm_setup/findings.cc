@@ -287,7 +287,7 @@ constexpr Check kChecks[] = {
      LookAtGraceSignal},
     {"memory-limit", "limits on the memory of jobs", "",
      "GPU memory is copied to host memory at a dump, which counts against the limit of the job. A "
-     "dump that does not fit is refused.",
+     "dump that does not fit goes through files, which takes longer.",
      "ask for as much host memory as a program has GPU memory, with --mem or DefMemPerGPU",
      LookAtMemory},
     {"job-container", "private folders of jobs (job_container/tmpfs)", "requeued jobs",

@@ -70,7 +70,7 @@ class RingTest : public DataplaneTest {
   Status Load(
       Mover& mover, const MoverLink::GoOn& go_on = [](uint64_t) { return Status(); }) {
     STASIS_TRY(mover.PrepareHashes(kSecret, Soon()));
-    STASIS_TRY(mover.AttachRing(bytes_, Soon()));
+    STASIS_TRY(mover.AttachRing(bytes_, bytes_, Soon()));
     std::vector<Range> ranges = ranges_;
     for (Range& range : ranges) range.arena_offset = range.stored_bytes = 0;
     STASIS_TRY(mover.PrepareLoad(ranges, 8 * kMib, Soon()));
@@ -82,7 +82,7 @@ class RingTest : public DataplaneTest {
   // Starts everything but a load, and returns the free memory of the GPU.
   uint64_t Prepare(Mover& mover) {
     EXPECT_DONE(mover.PrepareHashes(kSecret, Soon()));
-    EXPECT_DONE(mover.AttachRing(bytes_, Soon()));
+    EXPECT_DONE(mover.AttachRing(bytes_, bytes_, Soon()));
     return FreeGpuBytes(0);
   }
   void ExpectLoaded(Mover& mover) {

@@ -17,6 +17,7 @@ nothing is left over; the message names phase and cause; the exit code is the do
 import sys
 
 from stand import Stand, demand, main
+from disk import file_system
 
 WHENS = ["before", "after"]
 # The faults, and words that the error must contain.
@@ -59,6 +60,13 @@ HIP_PLANS = {
     "resume": ("resume", [], "kept"),
     "dump": ("dump", [], "running"),
     "dump-leave-running": ("dump", ["--leave-running"], "running"),
+}
+
+# The same with GPU data that goes through files in the store, because it exceeds the limit for host memory:
+FILES = "-files"
+FILES_PLANS = {
+    "dump": ("dump", ["--arena-limit", "64M"], "running"),
+    "dump-leave-running": ("dump", ["--leave-running", "--arena-limit", "64M"], "running"),
 }
 
 # On a busy machine an undisturbed phase may exceed a short deadline too; then a longer one is
@@ -105,11 +113,22 @@ def ways(stand, name):
 
 
 def run(stand: Stand, name):
-    plan = name.removesuffix(OPAQUE).removesuffix(HIP)
+    if not name.endswith(FILES):
+        run_table(stand, name)
+        return
+    stand.memory = "72M"
+    with file_system(stand.world, stand.world.folder / "store-disk", 1 << 30) as stand.store:
+        run_table(stand, name)
+        stand.end_program()
+
+
+def run_table(stand: Stand, name):
+    plan = name.removesuffix(OPAQUE).removesuffix(HIP).removesuffix(FILES)
     stand.world.agent = not name.endswith(OPAQUE)
     if name.endswith(HIP):
         stand.use_hip()
-    verb, options, before = (HIP_PLANS if name.endswith(HIP) else PLANS)[plan]
+    plans = HIP_PLANS if name.endswith(HIP) else FILES_PLANS if name.endswith(FILES) else PLANS
+    verb, options, before = plans[plan]
     stand.prepare(before)
     planned = stand.operate(verb, *options, "--dry-run", "--json").json()["planned_phases"]
     demand(len(planned) >= 3, f"only {planned} are planned")
@@ -130,4 +149,5 @@ def run(stand: Stand, name):
 
 
 if __name__ == "__main__":
-    sys.exit(main([*PLANS, *(name + OPAQUE for name in PLANS), *(name + HIP for name in HIP_PLANS)], run))
+    sys.exit(main([*PLANS, *(name + OPAQUE for name in PLANS), *(name + HIP for name in HIP_PLANS),
+                   *(name + FILES for name in FILES_PLANS)], run))

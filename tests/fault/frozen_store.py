@@ -10,7 +10,8 @@ import os
 import subprocess
 import sys
 
-from stand import IMAGE, Failed, Stand, demand, isolate, main, processes, wait_until
+from stand import IMAGE, Failed, Stand, demand, main, processes, wait_until
+from disk import file_system
 
 FIFREEZE, FITHAW = 0xC0045877, 0xC0045878  # linux/fs.h
 TIMEOUT_S = 8
@@ -21,23 +22,12 @@ HIDDEN = f".{IMAGE}.partial-"
 @contextlib.contextmanager
 def disk_store(stand):
     """Creates an empty store on a separate file system."""
-    disk, store = stand.world.folder / "disk", stand.world.folder / "store-disk"
-    with open(disk, "wb") as file:
-        file.truncate(256 << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-F", disk], check=True)
-    store.mkdir()
-    subprocess.run(["mount", "-o", "loop", disk, store], check=True)
-    (store / "lost+found").rmdir()
-    stand.world._mounts.append(str(store))
-    stand.store = store
-    try:
-        yield store
-    finally:
-        stand.store = None
-        isolate.unmount(str(store))
-        stand.world._mounts.remove(str(store))
-        store.rmdir()
-        disk.unlink()
+    with file_system(stand.world, stand.world.folder / "store-disk", 512 << 20) as store:
+        stand.store = store
+        try:
+            yield store
+        finally:
+            stand.store = None
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ class Stand:
     def __init__(self, build, keep=False):
         self.world = World(build, keep=keep)
         self.workload = "counter"
+        self.memory = "16M"
         self.program = None
         self.store = None   # a directory for images other than the user's
         self.failed = []
@@ -79,7 +80,7 @@ class Stand:
         self.program.expect_running()
 
     def new_program(self):
-        return Program(self.world, JOB, self.workload, ["--memory", "16M"])
+        return Program(self.world, JOB, self.workload, ["--memory", self.memory])
 
     def begin_anew(self):
         self.end_program()

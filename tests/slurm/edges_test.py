@@ -13,6 +13,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
 import isolate  # noqa: E402
+from disk import file_system  # noqa: E402
 import processes  # noqa: E402
 from processes import wait_until  # noqa: E402
 from world import demand  # noqa: E402
@@ -150,16 +151,25 @@ def full_disk(cluster):
 
 
 def memory_limit(cluster):
-    """A dump that does not fit into the memory limit of the job is refused before anything is done, and the program gets
-    SIGTERM. Without the check the kernel would kill the program."""
-    job = cluster.submit(script(cluster, "exec {workloads}/counter --memory 400M"), GPU, "--stasis",
-                         "--mem=600")
+    """GPU data that does not fit into the memory limit of the job goes through files in the folder of images. If that is
+    in memory too, the dump is refused before anything is done, and the program gets SIGTERM. Without the check the
+    kernel would kill the program."""
+    limited = (script(cluster, "exec {workloads}/counter --memory 400M"), GPU, "--stasis", "--mem=600")
+    job = cluster.submit(*limited)
     job.expect_count()
     cluster.command("scancel", job.id, user=ALICE)
     job.await_output("^EXIT-SUCCESS$")
     demand("memory" in job.output() and "limit" in job.output(), job.tell)
     job.await_end("CANCELLED")
     expect_gone(cluster, job)
+    disk = cluster.world.folder / "disk"
+    with file_system(cluster.world, disk, 2 << 30, on_disk=True):
+        os.chown(disk, ALICE, ALICE)
+        job = cluster.submit(*limited, f"--export=ALL,STASIS_IMAGE_DIR={disk}/images")
+        job.expect_count()
+        expect_continues(job)
+        finish(cluster, job)
+        demand(not list(disk.glob("images/.*")), lambda: f"left: {list(disk.glob('images/.*'))}")
 
 
 def reserved(cluster):

@@ -46,6 +46,15 @@ class Group:
         file = "memory.limit_in_bytes" if self.version == 1 else "memory.max"
         (self.folder / file).write_text(str(size))
 
+    def most_memory(self):
+        """Returns the most memory that was charged to the group at any time."""
+        return int((self.folder / ("memory.max_usage_in_bytes" if self.version == 1 else "memory.peak")).read_text())
+
+    def killed(self):
+        """Returns how many processes of the group the kernel has killed for lack of memory."""
+        text = (self.folder / ("memory.oom_control" if self.version == 1 else "memory.events")).read_text()
+        return int(next(line.split()[1] for line in text.splitlines() if line.startswith("oom_kill ")))
+
     def command(self, words):
         """Returns a shell line that runs the words in the group."""
         return f"echo $$ > {self.folder}/cgroup.procs && exec {' '.join(map(str, words))}"

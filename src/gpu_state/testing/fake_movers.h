@@ -134,7 +134,7 @@ class FakeMover : public dataplane::MoverLink {
       return dataplane::CopyResult{};
     });
   }
-  Status AttachRing(uint64_t, const Deadline&) override {
+  Status AttachRing(uint64_t, uint64_t, const Deadline&) override {
     return Do("AttachRing", []() -> Status { return {}; });
   }
   // Requires ranges of kPiece bytes each, as Program has.

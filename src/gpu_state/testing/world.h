@@ -48,7 +48,7 @@ class World {
       program.Kill(number);
     };
   }
-  ~World() {
+  virtual ~World() {
     movers->DetachArenas();
     EXPECT_TRUE(RemoveTree(folder_));
   }

@@ -1,0 +1,89 @@
+// Arenas on disk: those that do not fit into memory, and writes to a disk that may not answer.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/bounded.h"
+#include "dataplane/arena.h"
+#include "dataplane/range.h"
+
+namespace stasis::dataplane {
+namespace {
+
+// The mover has written and synced the data before, so only small writes are left.
+constexpr std::chrono::seconds kAnswerTime{30};
+
+}  // namespace
+
+Status ArenaStore::Bounded(const Arena& arena, const std::function<Status()>& work) {
+  if (arena.in_memory_) return work();
+  auto ask = [&](const NoteStep& note) -> Result<std::string> {
+    note("write to " + arena.path_);
+    STASIS_TRY(work());
+    return std::string();
+  };
+  BoundedOptions options;
+  options.keep_fds = {arena.fd()};
+  STASIS_TRY(AskBounded(ask, Deadline::In(kAnswerTime), options));
+  return {};
+}
+
+Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<Range> ranges) {
+  auto arena = AcquireFirst(key, owner, ranges);
+  if (arena || arena.error().code != Code::kResourceExhausted || options_.overflow_dir.empty()) {
+    return arena;
+  }
+  auto overflow = AcquireInOverflow(key, owner, ranges);
+  if (overflow) {
+    why_overflow_ = arena.error().message;
+    return overflow;
+  }
+  if (overflow.error().code == Code::kAborted) return overflow;
+  arena.error().message +=
+      fmt::format("; it cannot go to files either: {}", overflow.error().ToString());
+  if (!overflow.error().hint.empty()) arena.error().hint = overflow.error().hint;
+  return arena;
+}
+
+Result<Arena> ArenaStore::AcquireFirst(const ArenaKey& key, uid_t owner,
+                                       const std::vector<Range>& ranges) {
+  const uint64_t bytes = UsedBytes(ranges);
+  STASIS_TRY(CheckOwnLimit(bytes));
+  const ArenaPlace& place = PlaceOf(key);
+  auto arena = AcquireIn(place, key, owner, ranges);
+  if (!arena && &place != &places_.front() && arena.error().code == Code::kResourceExhausted) {
+    arena = AcquireIn(places_.front(), key, owner, ranges);
+  }
+  if (arena && arena->in_memory()) own_bytes_ += bytes;
+  return arena;
+}
+
+Status ArenaStore::CheckOwnLimit(uint64_t more) const {
+  const uint64_t most = options_.most_own_bytes;
+  if (most == 0 || (more <= most && own_bytes_ <= most - more)) return {};
+  return Fail(Code::kResourceExhausted,
+              fmt::format("{} MiB of host memory are needed for the GPU's data, but --arena-limit "
+                          "allows {} MiB",
+                          (own_bytes_ + more) >> 20, most >> 20));
+}
+
+Result<Arena> ArenaStore::AcquireInOverflow(const ArenaKey& key, uid_t owner,
+                                            const std::vector<Range>& ranges) {
+  // Another command may remove the folder while it is empty.
+  constexpr int kAttempts = 3;
+  for (int attempt = 1;; ++attempt) {
+    STASIS_ASSIGN(const ArenaPlace place, OpenOverflow(paths_, options_.overflow_dir));
+    const bool is_new = std::none_of(places_.begin(), places_.end(),
+                                     [&](const ArenaPlace& p) { return p.path == place.path; });
+    if (is_new) {
+      places_.push_back(place);
+      (void)Sweep();  // files of an earlier boot, which no list of folders names any more
+    }
+    auto arena = AcquireIn(place, key, owner, ranges);
+    if (arena) return arena;
+    RemoveEmptyOverflow(place.path);
+    if (arena.error().code != Code::kNotFound || attempt == kAttempts) return arena;
+  }
+}
+
+}  // namespace stasis::dataplane
