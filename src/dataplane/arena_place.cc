@@ -163,7 +163,7 @@ Result<ArenaPlace> OpenOverflow(const Paths& paths, const std::string& directory
       return Fail(Code::kInvalidArgument, "its path contains a line break");
     }
     if (InMemory(ExistingPart(AbsolutePath(directory)))) {
-      return Fail(Code::kUnimplemented, directory + " is in memory too",
+      return Fail(Code::kUnimplemented, "its file system is in memory too",
                   "name a folder on disk with folders.spill");
     }
     STASIS_TRY(OpenOwnFolder(folder));

@@ -51,7 +51,7 @@ def below_the_limit(world, group, store):
     job.finish()
 
 
-def no_disk(world, group):
+def no_disk(world, group, _):
     """The store is in memory too."""
     job = Program(world, "refused", "counter", ["--memory", "512M"]).run()
     done = limited(world, group, "dump", "refused", "--name", "none", expect=1)
@@ -63,7 +63,6 @@ def no_disk(world, group):
 
 def several(world, store):
     """Several processes, and a process on two GPUs: the arenas that do not fit go to files."""
-    world.set_gpu(2, "1G")
     tree = Program(world, "tree", "tree", ["--children", "3", "--memory", "48M", "--interval", "10"]).run()
     done = world.stasis("dump", "tree", "-d", store, "--name", "tree", "--arena-limit", "100M", "--compress", "lz4", "--json")
     notes = " ".join(done.json()["notes"])
@@ -98,10 +97,12 @@ def bounds(world, store):
 
 
 def run(world):
+    world.set_gpu(2, "1G")
     store = world.folder / "store-disk"
-    with Group("memory") as group, file_system(world, store, 3 << 30, on_disk=True):
-        below_the_limit(world, group, store)
-        no_disk(world, group)
+    with file_system(world, store, 3 << 30, on_disk=True):
+        for test in (below_the_limit, no_disk):
+            with Group("memory") as group:
+                test(world, group, store)
         bounds(world, store)
         several(world, store)
 
