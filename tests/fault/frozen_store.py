@@ -92,6 +92,33 @@ def in_the_middle(stand, held, awaited, options):
         stand.drop_image()
 
 
+def through_files(stand):
+    """GPU data goes through files in the store, which stops answering while they are written."""
+    stand.end_program()
+    stand.memory = "72M"
+    stand.prepare("running")
+    with disk_store(stand) as store:
+        hold = stand.world.folder / "hold"
+        hold.touch()
+        operation = stand.begin("dump", "--arena-limit", "64M", "--timeout", TIMEOUT_S,
+                                env={"STASIS_FAULT": f"data-save:before:hold={hold}"})
+        stand.world.await_phase("data-save")
+        with frozen(store):
+            hold.unlink()
+            command = ended(operation)
+            demand(command.code == 1 and "data-save" in command.err, f"exit code {command.code}:\n{command}")
+            demand(stand.program.gpu_state() == "running", "its GPU is not given back")
+            stand.program.expect_running()
+        wait_until(lambda: stand.world.reap() or not processes.called("stasis-mover"), 60, "a mover still hangs")
+        stand.operate("dump", "--leave-running", "--arena-limit", "64M")
+        demand(stand.world.last.code == 0, f"the store cannot be used:\n{stand.world.last}")
+        stand.drop_image()
+        # The file that could not be removed was used again, and removed then.
+        remove_what_is_left(stand, store)
+    stand.end_program()
+    stand.memory = "16M"
+
+
 def remove_what_is_left(stand, store):
     """When the store answers again, blocked processes end and their leftovers can be removed."""
     wait_until(lambda: stand.world.reap() or not processes.called("stasis"), 60, "a process of stasis still hangs")
@@ -147,6 +174,7 @@ def run(stand: Stand, _):
     for phase in ("cpu-write", "commit"):
         stand.case(f"at {phase}", in_the_middle, phase, phase, [])
     stand.case("at commit, of a program that runs on", in_the_middle, "commit", "commit", ["--leave-running"])
+    stand.case("at data-save, through files", through_files)
     stand.case("behind the commit", behind_the_commit)
     stand.case("while a killed dump is recovered", recovery)
 
