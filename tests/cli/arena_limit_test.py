@@ -96,6 +96,18 @@ def bounds(world, store):
     job.finish()
 
 
+def full_disk(world):
+    """The disk has room for the file or the image, but not for both."""
+    job = Program(world, "full", "counter", ["--memory", "72M"]).run()
+    with file_system(world, world.folder / "store-small", 144 << 20) as store:
+        done = world.stasis("dump", "full", "-d", store, "--arena-limit", "64M", expect=1)
+        demand("data-write" in done.err and "space" in done.err, f"{done}")
+        job.expect_running()
+        world.expect_clean()
+        demand(not list(store.iterdir()), f"left: {list(store.iterdir())}")
+    job.finish()
+
+
 def run(world):
     world.set_gpu(2, "1G")
     store = world.folder / "store-disk"
@@ -104,6 +116,7 @@ def run(world):
             with Group("memory") as group:
                 test(world, group, store)
         bounds(world, store)
+        full_disk(world)
         several(world, store)
 
 
