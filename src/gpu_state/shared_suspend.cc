@@ -1,19 +1,13 @@
 #include "gpu_state/shared_suspend.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <set>
 
-#include "base/descriptor_table.h"
 #include "base/parallel.h"
-#include "base/secret.h"
 #include "device/inspect.h"
 #include "gpu_state/close_gates.h"
-#include "gpu_state/gpu_room.h"
-#include "gpu_state/host_memory.h"
 #include "gpu_state/precopy.h"
 #include "gpu_state/return_memory.h"
 #include "plan/plan.h"
@@ -26,10 +20,9 @@ using plan::Phase;
 using plan::PhaseScope;
 using std::chrono::seconds;
 
-// Time to create the movers' contexts and to allocate arenas; fallocate takes 25 ms for a GiB.
-constexpr seconds kRoomTimeout{120};
-constexpr seconds kGateTimeout{30};   // like the driver's lock: submitted work has to end
-constexpr seconds kAgentTimeout{60};  // long enough for lists of a million pieces
+constexpr seconds kRepairTimeout{120};  // of movers after a copy that was interrupted
+constexpr seconds kGateTimeout{30};     // like the driver's lock: submitted work has to end
+constexpr seconds kAgentTimeout{60};    // long enough for lists of a million pieces
 constexpr seconds kSaveTimeout{600};
 constexpr seconds kSaveToDiskTimeout{3600};
 
@@ -72,119 +65,6 @@ std::vector<std::string> SharedSuspend::notes() const {
 }
 
 // Without hashes everything is copied, and a dump computes them on the CPU.
-bool SharedSuspend::PrepareHashes(const GpuUuid& gpu, const Deadline& deadline) {
-  if (!secret_) return false;
-  Status prepared = services_.movers->MoverOf(gpu).PrepareHashes(*secret_, deadline);
-  if (prepared) return true;
-  std::lock_guard lock(mutex_);
-  why_unhashed_[gpu] = prepared.error().ToString();
-  return false;
-}
-
-uint64_t SharedSuspend::StagingBytes() const {
-  std::set<GpuUuid> gpus;
-  for (const GpuShard& shard : shards_) {
-    if (shard.arena && !shard.arena->in_memory()) gpus.insert(shard.key.gpu);
-  }
-  return gpus.size() * kLeastArenaLimitBytes;
-}
-
-std::string SharedSuspend::DescribeOverflow() const {
-  if (store_->why_overflow().empty()) return {};
-  uint64_t bytes = 0;
-  for (const GpuShard& shard : shards_) {
-    if (!shard.arena->in_memory()) bytes += shard.bytes();
-  }
-  return fmt::format("{} MiB of GPU data went through files in {}, which takes longer: {}.",
-                     bytes >> 20, options_.overflow_dir, store_->why_overflow());
-}
-
-Status SharedSuspend::MakeRoom(uint64_t driver_bytes, const Deadline& deadline) {
-  (void)RaiseDescriptorLimit();  // a descriptor for every piece of memory
-  dataplane::ArenaOptions options;
-  options.spill_dir = options_.spill_dir;
-  options.overflow_dir = options_.overflow_dir;
-  options.most_own_bytes = options_.arena_limit_bytes;
-  if (!options.overflow_dir.empty()) options.keep_free_bytes = driver_bytes;
-  options.ignore_memory_check = options_.ignore_memory;
-  options.most_bytes = services_.settings.most_arena_bytes;
-  STASIS_ASSIGN(store_, dataplane::ArenaStore::Open(services_.paths, options));
-  // Start the movers first, so that the check of free host memory for the arenas counts the memory
-  // of the movers.
-  STASIS_TRY(ForEachGpu(shards_, Same, [&](const GpuUuid& gpu, std::vector<GpuShard*>&) -> Status {
-    STASIS_TRY(services_.movers->MoverOf(gpu).Start(deadline));
-    return {};
-  }));
-  for (GpuShard& shard : shards_) {
-    shard.arena = services_.movers->TakeArena(shard.key);
-    if (shard.arena) {
-      STASIS_TRY(store_->Reshape(*shard.arena, shard.ranges));
-    } else {
-      STASIS_ASSIGN(shard.arena, store_->Acquire(shard.key, shard.owner, shard.ranges));
-    }
-  }
-  overflow_ = DescribeOverflow();
-  auto secret = NamingSecretOf(services_.paths);
-  if (secret) {
-    secret_ = *secret;
-    key_ = BlockKey(*secret).id();
-  } else {
-    for (const GpuShard& shard : shards_) {
-      why_unhashed_[shard.key.gpu] = secret.error().ToString();
-    }
-  }
-  return PrepareMovers(deadline);
-}
-
-Status SharedSuspend::PrepareMovers(const Deadline& deadline) {
-  return ForEachGpu(shards_, Same,
-                    [&](const GpuUuid& gpu, std::vector<GpuShard*>& shards) -> Status {
-                      dataplane::MoverLink& mover = services_.movers->MoverOf(gpu);
-                      STASIS_TRY(mover.Start(deadline));
-                      (void)PrepareHashes(gpu, deadline);
-                      return mover.Attach(*shards.front()->arena, deadline);
-                    });
-}
-
-// An arena with the only copy of a program's memory is kept, and `recover` finds it by its name.
-void SharedSuspend::AbandonArenas(bool keep_data) {
-  (void)AwaitReleased();
-  for (GpuShard& shard : shards_) {
-    if (!shard.arena) continue;
-    const Member& member = members_[shard.member];
-    if (shard.arena->record().complete && member.touched && process::IsAlive(member.id)) {
-      (void)services_.movers->MoverOf(shard.key.gpu).Detach(Deadline::In(kAgentTimeout));
-    } else if (services_.movers->keeps_arenas()) {
-      services_.movers->KeepArena(std::move(*shard.arena));
-    } else {
-      (void)services_.movers->MoverOf(shard.key.gpu).Detach(Deadline::In(kAgentTimeout));
-      // An arena that was not written to still has its old data.
-      const bool sound = process::IsAlive(member.id) && (keep_data || shard.arena->knows_data());
-      (void)(sound ? store_->KeepData(std::move(*shard.arena))
-                   : store_->Recycle(std::move(*shard.arena)));
-    }
-    shard.arena.reset();
-  }
-}
-
-Phase SharedSuspend::DataRoom(uint64_t driver_bytes) {
-  return {.name = "data-room",
-          .timeout = kRoomTimeout,
-          .run = [this, driver_bytes](PhaseScope& scope) -> Status {
-            STASIS_TRY(MakeRoom(driver_bytes, scope.deadline()));
-            const uint64_t staging = StagingBytes();
-            if (options_.ignore_memory || driver_bytes + staging == 0) return {};
-            return RetryWithoutUnusedArenas(services_, [&]() -> Status {
-              STASIS_TRY(CheckHostMemory(staging, {::getpid()}));
-              return CheckHostMemory(driver_bytes + staging, members_.front().id.pid);
-            });
-          },
-          .undo = [this]() -> Status {
-            AbandonArenas();
-            return {};
-          }};
-}
-
 Status SharedSuspend::ForEachMember(const std::function<Status(Member&)>& step) {
   return InParallel(members_.size(), [&](size_t i) {
     return Annotate(step(members_[i]), fmt::format("process {}", members_[i].id.pid.value));
@@ -338,7 +218,7 @@ Phase SharedSuspend::DataPrecopy() {
             if (!CanPrecopy()) return {};
             auto precopied = PrecopyAll(scope);
             Status done = precopied ? EndPrecopy() : Fail(precopied.error());
-            if (!done) STASIS_TRY(RepairAfterPrecopy(Deadline::In(kRoomTimeout)));
+            if (!done) STASIS_TRY(RepairAfterPrecopy(Deadline::In(kRepairTimeout)));
             const BlockKey key(*secret_);
             auto go_on = [&] { return !scope.Cancelled() && !scope.deadline().passed(); };
             uint64_t copied = 0;
