@@ -2,6 +2,7 @@
 #include "connection.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -77,20 +78,25 @@ int stasis_ask(int socket, enum stasis_criu_kind kind, int pid, int value, int f
   return stasis_exchange(socket, &request, fd, answer);
 }
 
-int stasis_exchange(int socket, const struct stasis_criu_frame* request, int fd,
-                    struct stasis_criu_frame* answer) {
-  if (stasis_send(socket, request, fd) == 0 && stasis_receive(socket, answer) == 0) {
-    if (answer->kind == STASIS_CRIU_REFUSED || answer->version == STASIS_CRIU_VERSION) {
-      return answer->kind;
-    }
-    errno = EPROTO;
-  }
-  const int error = errno;
+static int no_answer(struct stasis_criu_frame* answer, int error) {
   stasis_frame_init(answer, STASIS_CRIU_REFUSED, 0, 0);
   snprintf(answer->text, sizeof answer->text,
            error == ECONNRESET || error == EPIPE
-               ? "the process of stasisd that does this has ended; the daemon's log says why"
-               : "the connection to stasisd has failed: %s",
+               ? "the process of Stasis that does this has ended; the daemon's log says why, if "
+                 "there is a daemon"
+               : "the connection to Stasis has failed: %s",
            strerror(error));
   return STASIS_CRIU_REFUSED;
+}
+
+int stasis_answer(int socket, struct stasis_criu_frame* answer) {
+  if (stasis_receive(socket, answer) != 0) return no_answer(answer, errno);
+  const bool known = answer->kind == STASIS_CRIU_REFUSED || answer->version == STASIS_CRIU_VERSION;
+  return known ? answer->kind : no_answer(answer, EPROTO);
+}
+
+int stasis_exchange(int socket, const struct stasis_criu_frame* request, int fd,
+                    struct stasis_criu_frame* answer) {
+  if (stasis_send(socket, request, fd) != 0) return no_answer(answer, errno);
+  return stasis_answer(socket, answer);
 }

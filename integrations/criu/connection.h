@@ -21,5 +21,7 @@ int stasis_frame_text(struct stasis_criu_frame* frame, const char* text);
  * returns STASIS_CRIU_REFUSED with the reason as the answer's text. */
 int stasis_exchange(int socket, const struct stasis_criu_frame* request, int fd,
                     struct stasis_criu_frame* answer);
+/* The second part of stasis_exchange(). */
+int stasis_answer(int socket, struct stasis_criu_frame* answer);
 int stasis_ask(int socket, enum stasis_criu_kind kind, int pid, int value, int fd,
                struct stasis_criu_frame* answer);

@@ -26,13 +26,13 @@ static int init(int stage) {
   const char* number = getenv(STASIS_CRIU_CONNECTION);
   if (stage != STAGE_RESTORE || number == NULL) return 0;
   plugin.connection = atoi(number);
-  struct stasis_criu_frame answer;
+  struct stasis_criu_frame answer = {.text = "the connection is not open"};
   if (fcntl(plugin.connection, F_SETFD, FD_CLOEXEC) == 0 &&
       stasis_ask(plugin.connection, STASIS_CRIU_BEGIN_RESTORE, 0, 0, -1, &answer) ==
           STASIS_CRIU_OK) {
     return 0;
   }
-  stasis_say(STASIS_LOG_ERROR, "the connection to Stasis has failed: %s", strerror(errno));
+  stasis_say(STASIS_LOG_ERROR, "Stasis does not answer: %s", answer.text);
   return -1;
 }
 

@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "log.h"
 
@@ -23,17 +25,17 @@
 static struct {
   pid_t id;
   unsigned long mask;
-}* running;
+} * running;
 static size_t running_count;
 
 /* The ptrace options of these threads while they run and when they are stopped again. */
 static unsigned long options_running;
 static unsigned long options_stopped = PTRACE_O_SUSPEND_SECCOMP | PTRACE_O_TRACESYSGOOD;
 
-void stasis_let_run(const struct stasis_criu_frame* frame) {
+bool stasis_let_run(const struct stasis_criu_frame* frame) {
   const size_t count = frame->length / sizeof(int32_t);
   void* more = realloc(running, (running_count + count) * sizeof *running);
-  if (more == NULL) return;
+  if (more == NULL) return false;
   running = more;
   for (size_t i = 0; i < count; ++i) {
     int32_t id;
@@ -46,23 +48,61 @@ void stasis_let_run(const struct stasis_criu_frame* frame) {
         ptrace(PTRACE_SETOPTIONS, id, NULL, options_running) != 0 ||
         ptrace(PTRACE_CONT, id, NULL, 0) != 0) {
       stasis_say(STASIS_LOG_ERROR, "thread %d does not run: %s", (int)id, strerror(errno));
-      continue;
+      return false;
     }
     running[running_count].id = id;
     running[running_count++].mask = before;
   }
+  return true;
+}
+
+/* Continues threads that have stopped for a signal. Only SIGSTOP, which cannot be blocked, is
+ * dropped: SIGCONT, which may have come since, does not end this kind of stop. */
+static void continue_stopped(void) {
+  for (size_t i = 0; i < running_count; ++i) {
+    int status;
+    if (waitpid(running[i].id, &status, __WALL | WNOHANG) <= 0 || !WIFSTOPPED(status)) continue;
+    const int signal = WSTOPSIG(status);
+    (void)ptrace(PTRACE_CONT, running[i].id, NULL, signal == SIGSTOP ? 0 : signal);
+  }
+}
+
+/* Waits until a frame can be received. Threads that run may stop meanwhile. */
+static void await_frame(int socket) {
+  sigset_t child, before;
+  sigemptyset(&child);
+  sigaddset(&child, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &child, &before);
+  const int stops = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+  struct pollfd wait[] = {{.fd = socket, .events = POLLIN}, {.fd = stops, .events = POLLIN}};
+  do {
+    struct signalfd_siginfo info;
+    while (stops >= 0 && read(stops, &info, sizeof info) > 0) {
+    }
+    continue_stopped();
+  } while (poll(wait, 2, -1) >= 0 ? wait[0].revents == 0 : errno == EINTR);
+  if (stops >= 0) close(stops);
+  sigprocmask(SIG_SETMASK, &before, NULL);
 }
 
 int stasis_ask_running(int socket, enum stasis_criu_kind kind, int pid, int value,
                        struct stasis_criu_frame* answer) {
   const int got = stasis_ask(socket, kind, pid, value, -1, answer);
   if (got != STASIS_CRIU_THREAD_IDS) return got;
-  stasis_let_run(answer);
+  bool runs = stasis_let_run(answer);
   while (answer->value != 0 && stasis_receive(socket, answer) == 0 &&
          answer->kind == STASIS_CRIU_THREAD_IDS) {
-    stasis_let_run(answer);
+    runs = stasis_let_run(answer) && runs;
   }
-  return stasis_ask(socket, STASIS_CRIU_RUNNING, pid, 0, -1, answer);
+  struct stasis_criu_frame request;
+  stasis_frame_init(&request, STASIS_CRIU_RUNNING, pid, 0);
+  if (runs && stasis_send(socket, &request, -1) == 0) {
+    await_frame(socket);
+    return stasis_answer(socket, answer);
+  }
+  stasis_frame_init(answer, STASIS_CRIU_REFUSED, pid, 0);
+  (void)stasis_frame_text(answer, "a thread of the driver or of an agent does not run");
+  return STASIS_CRIU_REFUSED;
 }
 
 enum { TRACED = 65536 };
@@ -163,6 +203,7 @@ void stasis_begin_reaping(void) {
   struct sigaction action = {.sa_handler = on_child, .sa_flags = SA_RESTART};
   sigemptyset(&action.sa_mask);
   traced.reaps = sigaction(SIGCHLD, &action, &traced.before) == 0;
+  if (traced.reaps) on_child(SIGCHLD); /* for threads that have ended before */
 }
 
 void stasis_end_reaping(void) {

@@ -8,8 +8,8 @@
 #include "connection.h"
 
 /* Lets the threads of a frame THREAD_IDS run, with all signals blocked: the agents' and the
- * driver's. */
-void stasis_let_run(const struct stasis_criu_frame* frame);
+ * driver's. Returns false if one of them does not run. */
+bool stasis_let_run(const struct stasis_criu_frame* frame);
 /* Stops these threads again. */
 void stasis_stop_running(void);
 

@@ -143,7 +143,7 @@ void Task::OnSignal(int signal) {
       commands_.StopReserve();
       suspended_ = commands_.Run({"suspend", options_.job}) == 0;
       // Ends the mover, whose context would stay on the GPU.
-      if (suspended_ && reserves_) commands_.Run({"arena", "free"});
+      if (suspended_ && reserves_) commands_.Run({"arena", "free", "--keep-of-running"});
       if (!suspended_) Reserve();
       break;
     case SIGCONT:

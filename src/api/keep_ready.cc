@@ -35,7 +35,9 @@ class Keeper {
 
   Status Run() {
     for (;;) {
-      Status ended = KeepWhileThere();
+      STASIS_ASSIGN(jobs::Watch watch, wait_ ? jobs::Watch::Await(store_, job_, {})
+                                             : jobs::Watch::Start(store_, job_));
+      Status ended = KeepWhileThere(watch);
       const bool deleted = !ended && ended.error().code == Code::kNotFound;
       if (!deleted || !wait_) return ended;
     }
@@ -43,19 +45,17 @@ class Keeper {
 
  private:
   // Returns kNotFound if the job is deleted.
-  Status KeepWhileThere() {
-    STASIS_ASSIGN(jobs::Watch watch,
-                  wait_ ? jobs::Watch::Await(store_, job_, {}) : jobs::Watch::Start(store_, job_));
+  Status KeepWhileThere(jobs::Watch& watch) {
     growth_.Reset(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
     if (!growth_) return FailErrno(errno, "inotify_init");
-    renew_at_ = {};
+    Forget();
     for (bool changed = true; !call_.cancelled || !call_.cancelled();) {
       STASIS_ASSIGN(const jobs::Job job, watch.Look());
       const bool runs = job.state == jobs::State::kRunning;
       STASIS_TRY(WatchGrowth());
       if (jobs::HasEnded(job.state) && !wait_) break;
       if (!wait_) STASIS_TRY(jobs::CheckHere(job));
-      if (!runs) needs_.clear_needs();
+      if (!runs) Forget();
       if (runs && changed) Renew();
       if (runs && !changed) Look();
       Status waited = watch.Wait(growth_.get(), NextLook());
@@ -64,6 +64,12 @@ class Keeper {
       ReadEvents();
     }
     return {};
+  }
+
+  void Forget() {
+    needs_.clear_needs();
+    pause_ = {};
+    renew_at_ = {};
   }
 
   Status WatchGrowth() {
@@ -100,12 +106,25 @@ class Keeper {
       if (program.busy()) complete = false;
       needs.mutable_needs()->MergeFrom(program.arenas());
     }
-    // What is ready by the needs of before must be watched until new ones are known.
-    if (complete || !needs.needs().empty()) needs_ = std::move(needs);
+    if (!complete) AddMissing(needs);
+    needs_ = std::move(needs);
     pause_ =
         complete ? std::chrono::seconds(0) : std::clamp(2 * pause_, kFirstPause, kLongestPause);
     renew_at_ = complete ? Deadline() : Deadline::In(pause_);
     if (!needs_.needs().empty()) Make();
+  }
+
+  // Adds the last needs of processes that the survey has not seen: what is ready for them still
+  // counts against the job's limits.
+  void AddMissing(v1::ReadyArenasRequest& needs) const {
+    for (const auto& last : needs_.needs()) {
+      const bool seen =
+          std::any_of(needs.needs().begin(), needs.needs().end(), [&](const v1::ArenaNeed& need) {
+            return need.gpu() == last.gpu() &&
+                   need.process().SerializeAsString() == last.process().SerializeAsString();
+          });
+      if (!seen) *needs.add_needs() = last;
+    }
   }
 
   void Make() {

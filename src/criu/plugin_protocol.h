@@ -5,7 +5,8 @@
  *
  * Each packet of the SOCK_SEQPACKET connection is one frame of fixed size, in host byte order. The
  * plugin and its action script send requests. The daemon answers each request before the next one.
- * The first frame of a connection carries the descriptor of CRIU's image folder (SCM_RIGHTS).
+ * The first frame of a connection carries the descriptor of CRIU's image folder (SCM_RIGHTS),
+ * except from restore_plugin.c.
  *
  *   bytes 0-3    magic      STASIS_CRIU_MAGIC
  *         4-5    version    STASIS_CRIU_VERSION of the sender

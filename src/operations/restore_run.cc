@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/file.h"
 #include "base/secret.h"
@@ -137,8 +138,18 @@ Result<BlockSecret> RestoreRun::SecretOfHashes() const {
   return *secret;
 }
 
-// CRIU loads plugins from one folder, which another plugin has for a held restore and for HIP.
-bool RestoreRun::OverlapsDriver() const { return has_data() && !options_.held && !is_hip(); }
+bool RestoreRun::OverlapsDriver() {
+  // CRIU loads plugins from one folder, which another plugin has for a held restore and for HIP.
+  if (!has_data() || options_.held || is_hip()) return false;
+  // CRIU opens the network before the plugin's hook: peers would see a late failure.
+  if (WithRecorded(options_.criu, manifest()).tcp == criu::Tcp::kKeep) return false;
+  // The driver frees the memory that is reserved for the second load on a GPU.
+  std::set<device::GpuUuid> gpus;
+  const auto& shards = shared_.shards();
+  return std::all_of(shards.begin(), shards.end(), [&](const GpuShard& shard) {
+    return gpus.insert(device::Mapped(map_, shard.key.gpu)).second;
+  });
+}
 
 Status RestoreRun::AwaitData(PhaseScope& scope) const {
   if (!has_data()) return {};

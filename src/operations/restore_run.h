@@ -124,7 +124,7 @@ class RestoreRun {
   std::vector<pid_t> DriverThreads() const;
   // Returns true if the driver may restore while the GPU data is still loaded. Without CRIU's
   // plugin, or without threads of the driver, it restores when the program runs.
-  bool OverlapsDriver() const;
+  bool OverlapsDriver();
   // Returns true if this process may write CPU memory to the restored processes (cpu-fill).
   bool MayFillCpuMemory() const;
   // Returns the secret of the image's hashes, or the reason why data-load cannot use them.

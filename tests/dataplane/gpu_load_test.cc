@@ -93,7 +93,7 @@ TEST_F(GpuLoadTest, LoadsDuringTheReadAndFreesTheBallastInBetween) {
   ASSERT_NO_FATAL_FAILURE(Suspend(store, one, 1, {8 * kMib, 12 * kMib}));
   ASSERT_NO_FATAL_FAILURE(Suspend(store, two, 2, {16 * kMib}));
   const uint64_t free = FreeGpuBytes(0);
-  GpuLoad load(*mover_, {&one.lot, &two.lot});
+  GpuLoad load(*mover_, {&one.lot, &two.lot}, uint64_t{1} << 30);
   ASSERT_DONE(load.MakeRoom(kDriver, Soon()));
   const uint64_t all = free - 36 * kMib - kDriver;
   EXPECT_EQ(FreeGpuBytesSoon(0, all), all);
@@ -136,7 +136,7 @@ TEST_F(GpuLoadTest, TheBallastOutlivesTheLoad) {
   Data one;
   ASSERT_NO_FATAL_FAILURE(Suspend(store, one, 1, {8 * kMib}));
   const uint64_t free = FreeGpuBytes(0);
-  GpuLoad load(*mover_, {&one.lot});
+  GpuLoad load(*mover_, {&one.lot}, uint64_t{1} << 30);
   ASSERT_DONE(load.MakeRoom(kDriver, Soon()));
   FillAll(one);
   Plan plan("test");
@@ -156,7 +156,7 @@ TEST_F(GpuLoadTest, AFailedReadEndsTheLoadAndLeavesNothing) {
   Data one;
   ASSERT_NO_FATAL_FAILURE(Suspend(store, one, 1, {8 * kMib}));
   const uint64_t free = FreeGpuBytes(0);
-  GpuLoad load(*mover_, {&one.lot});
+  GpuLoad load(*mover_, {&one.lot}, uint64_t{1} << 30);
   ASSERT_DONE(load.MakeRoom(kDriver, Soon()));
   Plan plan("test");
   plan.AddParallel({Named("read",

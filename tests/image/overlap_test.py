@@ -164,6 +164,31 @@ def failures_leave_nothing(world, program, image):
         refused(held, 1, "data-load")
 
 
+def is_not_stopped(world, program, image):
+    """SIGSTOP, which cannot be blocked and may be followed by SIGCONT, does not stop the driver's thread for ever."""
+    gate = world.folder / "hold"
+    gate.touch()
+    command = world.begin("restore", image, "--job", program.name, "--json",
+                          env={"STASIS_FAULT": f"gpu-restore:before:hold={gate}"})
+    world.await_phase("gpu-restore")
+    for pid in users():
+        os.kill(pid, signal.SIGSTOP)
+        os.kill(pid, signal.SIGCONT)
+    gate.unlink()
+    demand(command.wait(60).code == 0, command)
+    program.find_pid()
+    program.expect_running()
+
+
+def restored_one_after_another(world, program, image):
+    """The driver restores when all data is loaded: several processes have data on a GPU, or TCP connections are kept."""
+    phases = world.stasis("restore", image, "--job", program.name, "--json").json()["phases"]
+    times = {p["name"]: (p["start_s"], p["start_s"] + p["seconds"]) for p in phases}
+    demand(times["gpu-restore"][0] >= times["data-load"][1], f"phases: {times}")
+    program.find_pid()
+    program.expect_running()
+
+
 def run(world):
     program = Program(world, "one", world.build / "tests" / "image_drift",
                       ["--memory", 64 * MIB, "--allocation", 16 * MIB, "--interval", 5, "--port", 1]).run()
@@ -179,15 +204,16 @@ def run(world):
     failures_leave_nothing(world, program, "last")
     kills_leave_nothing(world, program, "last")
     the_plugin_ends_it(world, program, "last")
-    program.restore("last")
+    is_not_stopped(world, program, "last")
+    program.dump("--tcp", "keep", name="kept")
+    restored_one_after_another(world, program, "kept")
     program.finish()
 
     family = Program(world, "family", "ring", ["--children", 3, "--memory", "4M", "--interval", 20]).run()
     members = len(users())
     demand(members > 1, f"{members} processes of the tree use the GPU")
     family.dump(name="family")
-    the_plugin_ends_it(world, family, "family")
-    restored(world, family, "family", count=members)
+    restored_one_after_another(world, family, "family")
     family.finish()
     names = [image["name"] for image in world.stasis("image", "ls", "--json").json()["images"]]
     world.stasis("image", "delete", *names)
