@@ -12,8 +12,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <cstdlib>
 #include <filesystem>
+#include <new>
 #include <optional>
 
 #include "base/file.h"
@@ -32,7 +34,10 @@ constexpr uint32_t kMaxTargets = kMaxDescriptors - kSentBefore;
 constexpr uint64_t kMaxTextBytes = 16u << 20;  // more than exec accepts
 constexpr uint32_t kMaxStrings = 1u << 20;
 constexpr std::chrono::seconds kReplyTime{30};
+constexpr int kErrorPauseMs = 100;
 
+// All versions have the first two fields of both messages and the first descriptor, so that a
+// request of another version gets a reply.
 struct PidnsRequest {
   uint32_t magic = kMagic;
   uint32_t version = kVersion;
@@ -56,15 +61,26 @@ tl::unexpected<Error> NotThere() {
   return Fail(Code::kUnavailable, "the init process of the task's pid namespace has ended");
 }
 
+template <class Message>
+bool IsOfOtherVersion(const Message& message, size_t size) {
+  constexpr size_t kHead = sizeof message.magic + sizeof message.version;
+  return size >= kHead && message.magic == kMagic && message.version != kVersion;
+}
+
 std::optional<PidnsInit> ReadVariable() {
-  const char* text = ::getenv(kPidnsVariable);
-  if (text == nullptr) return std::nullopt;
+  const char* value = ::getenv(kPidnsVariable);
+  if (value == nullptr) return std::nullopt;
+  const std::string text = value;
+  // A child process has another descriptor, or none, under this number.
+  ::unsetenv(kPidnsVariable);
   char* rest = nullptr;
-  const long fd = std::strtol(text, &rest, 10);
+  const long fd = std::strtol(text.c_str(), &rest, 10);
   const long pid = *rest == ':' ? std::strtol(rest + 1, &rest, 10) : 0;
-  struct stat stat;
-  if (*rest != '\0' || fd <= STDERR_FILENO || pid <= 0 ||
-      ::fstat(static_cast<int>(fd), &stat) != 0 || !S_ISSOCK(stat.st_mode)) {
+  int type = 0;
+  socklen_t size = sizeof type;
+  if (*rest != '\0' || fd <= STDERR_FILENO || fd > INT_MAX || pid <= 0 || pid > INT_MAX ||
+      ::getsockopt(static_cast<int>(fd), SOL_SOCKET, SO_TYPE, &type, &size) != 0 ||
+      type != SOCK_SEQPACKET) {
     return std::nullopt;
   }
   UniqueFd socket(static_cast<int>(fd));
@@ -142,20 +158,43 @@ Status SpawnHere(const SpawnOptions& options, pid_t pid) {
   return Subprocess::Spawn(options).map([](const Subprocess&) {});
 }
 
-// Receives one request. Returns false at end-of-file.
-Result<bool> ServeOne(int socket) {
-  PidnsRequest request;
-  STASIS_ASSIGN(const Packet packet, ReceivePacket(socket, &request, sizeof request));
-  if (packet.size == 0) return false;
+bool HasClient(int socket) {
+  pollfd fd{socket, 0, 0};
+  return ::poll(&fd, 1, 0) == 0;
+}
+
+// Returns the errno of the reply, or nothing if there must be none.
+std::optional<int> Serve(const PidnsRequest& request, const Packet& packet) try {
+  if (packet.fds.empty() || !HasClient(packet.fds[0].get())) return std::nullopt;
+  if (IsOfOtherVersion(request, packet.size)) return EPROTO;
   const auto options = Decode(request, packet);
-  if (!options) return true;
+  if (!options) return std::nullopt;
+  Status started = SpawnHere(*options, request.pid);
+  if (started) return 0;
+  const Error& error = started.error();
+  return error.domain == Domain::kErrno ? static_cast<int>(error.raw) : EIO;
+} catch (const std::bad_alloc&) {
+  return ENOMEM;
+} catch (const std::exception&) {
+  return EIO;
+}
+
+enum class Received { kPacket, kNothing, kError };
+
+// Receives one request and replies. An empty packet looks like the end-of-file.
+Received ServeOne(int socket) try {
+  PidnsRequest request;
+  auto packet = ReceivePacket(socket, &request, sizeof request);
+  if (!packet) return Received::kError;
+  if (packet->size == 0) return Received::kNothing;
   PidnsReply reply;
-  if (Status started = SpawnHere(*options, request.pid); !started) {
-    const Error& error = started.error();
-    reply.error = error.domain == Domain::kErrno ? static_cast<int32_t>(error.raw) : EIO;
+  if (const auto error = Serve(request, *packet)) {
+    reply.error = *error;
+    (void)SendPacket(packet->fds[0].get(), &reply, sizeof reply, {}, MSG_DONTWAIT);
   }
-  (void)SendPacket(packet.fds[0].get(), &reply, sizeof reply, {}, MSG_DONTWAIT);
-  return true;
+  return Received::kPacket;
+} catch (const std::exception&) {
+  return Received::kError;
 }
 
 }  // namespace
@@ -202,6 +241,11 @@ Status PidnsInit::Spawn(const SpawnOptions& options, pid_t pid) const {
   }
   PidnsReply reply;
   auto packet = ReceivePacket(pair.ours.get(), &reply, sizeof reply);
+  if (packet && IsOfOtherVersion(reply, packet->size)) {
+    return Fail(Code::kInternal,
+                "the init process of the task's pid namespace belongs to another version of Stasis",
+                "requeue the job: its next task starts with the installed version");
+  }
   if (!packet || WhyNoMessage(reply, packet->size, kMagic, kVersion) != nullptr) return NotThere();
   if (reply.error != 0) return FailErrno(reply.error, "start " + options.argv[0]);
   return {};
@@ -217,15 +261,20 @@ Status ServePidns(int socket) {
   STASIS_TRY(SendPacket(socket, "r", 1));
   for (;;) {
     pollfd fds[] = {{socket, POLLIN, 0}, {signals.get(), POLLIN, 0}};
-    if (::poll(fds, 2, -1) < 0 && errno != EINTR) return FailErrno(errno, "poll");
+    if (::poll(fds, 2, -1) < 0) {
+      // The end of this process would end the program, too.
+      if (errno != EINTR) ::poll(nullptr, 0, kErrorPauseMs);
+      continue;
+    }
     signalfd_siginfo ignored;
     while (::read(signals.get(), &ignored, sizeof ignored) > 0) {
     }
     while (::waitpid(-1, nullptr, WNOHANG | __WALL) > 0) {
     }
     if (fds[0].revents == 0) continue;
-    STASIS_ASSIGN(const bool more, ServeOne(socket));
-    if (!more) return {};
+    const Received received = ServeOne(socket);
+    if (received == Received::kError) ::poll(nullptr, 0, kErrorPauseMs);
+    if (received == Received::kNothing && (fds[0].revents & POLLHUP) != 0) return {};
   }
 }
 

@@ -25,6 +25,9 @@ namespace stasis::ipc {
 // Names the socket and the init process for a command: "FD:PID".
 inline constexpr char kPidnsVariable[] = "STASIS_PIDNS";
 
+// The name of the init process, which the kernel has cut to 15 characters.
+inline constexpr char kPidnsComm[] = "stasis-pidns-in";
+
 // The init process's descriptor of its socket. It sends one byte when it is ready.
 inline constexpr int kPidnsSocketFd = 3;
 
@@ -35,7 +38,8 @@ class PidnsInit {
   PidnsInit(UniqueFd socket, uint64_t pid_namespace)
       : socket_(std::move(socket)), pid_namespace_(pid_namespace) {}
 
-  // Returns the init process that this process may use, or null if kPidnsVariable names none.
+  // Returns the init process that this process may use, or null if kPidnsVariable names none. The
+  // first call removes the variable and takes the descriptor.
   static const PidnsInit* Get();
 
   uint64_t pid_namespace() const { return pid_namespace_; }
@@ -50,8 +54,8 @@ class PidnsInit {
   uint64_t pid_namespace_;
 };
 
-// Serves requests until the last client has closed its end of the socket. Reaps all children. A
-// malformed request is ignored.
+// Serves requests until the last client has closed its end of the socket, whatever else fails.
+// Reaps all children. A malformed request, and one whose client has gone, is ignored.
 Status ServePidns(int socket);
 
 }  // namespace stasis::ipc

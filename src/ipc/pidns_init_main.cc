@@ -10,7 +10,7 @@
 int main() {
   using namespace stasis;
   HoldRights();
-  // The launcher may be killed while a command of its still has the socket.
+  // The launcher may be killed while one of its commands still has the socket.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::fcntl(ipc::kPidnsSocketFd, F_SETFD, FD_CLOEXEC);
   ::_exit(ipc::ServePidns(ipc::kPidnsSocketFd) ? 0 : 1);

@@ -1,19 +1,24 @@
 #include "ipc/pidns_init.h"
 
 #include <gmock/gmock.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <array>
 #include <cerrno>
+#include <cstdlib>
+#include <thread>
 
 #include "base/file.h"
 #include "ipc/packet.h"
 #include "ipc/socket.h"
 #include "process/namespace.h"
+#include "process/proc.h"
 
 namespace stasis::ipc {
 namespace {
@@ -137,6 +142,83 @@ TEST_F(PidnsInitTest, MalformedRequestsAreIgnored) {
   EXPECT_EQ(Run("echo here").value_or(""), "here\n");
 }
 
+// What Spawn sends, without the end of the reply's socket that the client had.
+struct Captured {
+  std::string bytes = std::string(4096, '\0');
+  Packet packet;
+};
+
+Captured Capture(const SpawnOptions& options, std::string_view reply = {}) {
+  Captured captured;
+  auto pair = MakeSocketPair();
+  EXPECT_TRUE(pair);
+  std::thread peer([&captured, &reply, socket = std::move(pair->theirs)] {
+    auto got = ReceivePacket(socket.get(), captured.bytes.data(), captured.bytes.size());
+    ASSERT_TRUE(got);
+    captured.packet = std::move(*got);
+    captured.bytes.resize(captured.packet.size);
+    ASSERT_TRUE(SendPacket(captured.packet.fds[0].get(), reply.data(), reply.size()));
+  });
+  const Status answered = PidnsInit(std::move(pair->ours), 1).Spawn(options, 0);
+  EXPECT_FALSE(answered);
+  if (!reply.empty()) {
+    EXPECT_THAT(answered.error().ToString(), HasSubstr("another version of Stasis"));
+  }
+  peer.join();
+  return captured;
+}
+
+std::vector<int> Descriptors(const Captured& captured) {
+  std::vector<int> fds;
+  for (const UniqueFd& fd : captured.packet.fds) fds.push_back(fd.get());
+  return fds;
+}
+
+TEST_F(PidnsInitTest, ARequestWhoseClientHasGoneIsDropped) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  UniqueFd read(ends[0]), write(ends[1]);
+  SpawnOptions options;
+  options.argv = {"/bin/sh", "-c", "echo started"};
+  options.fds = {{1, write.get()}};
+  {
+    const Captured captured = Capture(options);
+    ASSERT_TRUE(
+        SendPacket(socket_, captured.bytes.data(), captured.bytes.size(), Descriptors(captured)));
+  }
+  write.Reset();
+  char text[32] = {};
+  EXPECT_EQ(::read(read.get(), text, sizeof text - 1), 0) << text;
+}
+
+TEST_F(PidnsInitTest, AnotherVersionIsAnError) {
+  const std::string head("PDNS\x09\0\0\0", 8);
+  (void)Capture({.argv = {"/bin/true"}}, head);
+  auto pair = MakeSocketPair();
+  ASSERT_TRUE(pair);
+  ASSERT_TRUE(SendPacket(socket_, head.data(), head.size(), std::vector<int>{pair->theirs.get()}));
+  pair->theirs.Reset();
+  char reply[64] = {};
+  EXPECT_GT(::recv(pair->ours.get(), reply, sizeof reply, 0), 8) << "there is no reply";
+  EXPECT_EQ(std::string(reply, 4), "PDNS");
+}
+
+TEST_F(PidnsInitTest, AnErrorDoesNotEndTheInitProcess) {
+  ASSERT_TRUE(SendPacket(socket_, "", 0));  // looks like the end-of-file
+  auto pidfd = process::OpenPidfd({{init_}, process::ReadStat({init_})->id.start_time});
+  ASSERT_TRUE(pidfd);
+  rlimit before{};
+  ASSERT_EQ(::prlimit(init_, RLIMIT_NOFILE, nullptr, &before), 0);
+  // poll(2) refuses more descriptors than this.
+  const rlimit one{1, before.rlim_max};
+  ASSERT_EQ(::prlimit(init_, RLIMIT_NOFILE, &one, nullptr), 0);
+  ASSERT_EQ(::kill(init_, SIGCHLD), 0);
+  pollfd ended{pidfd->get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&ended, 1, 300), 0) << "the init process has ended";
+  ASSERT_EQ(::prlimit(init_, RLIMIT_NOFILE, &before, nullptr), 0);
+  EXPECT_EQ(Run("echo here").value_or(""), "here\n");
+}
+
 TEST_F(PidnsInitTest, TheEndOfTheInitProcessIsAnError) {
   ASSERT_EQ(::kill(init_, SIGKILL), 0);
   ASSERT_EQ(::waitpid(init_, nullptr, 0), init_);
@@ -146,7 +228,12 @@ TEST_F(PidnsInitTest, TheEndOfTheInitProcessIsAnError) {
   EXPECT_EQ(text.error().code, Code::kUnavailable);
 }
 
-TEST(PidnsVariable, WithoutItThereIsNoInitProcess) { EXPECT_EQ(PidnsInit::Get(), nullptr); }
+TEST(PidnsVariable, ItIsTakenFromTheEnvironment) {
+  // Not a socket. Get() keeps its first answer.
+  ASSERT_EQ(::setenv(kPidnsVariable, "1:1", 1), 0);
+  EXPECT_EQ(PidnsInit::Get(), nullptr);
+  EXPECT_EQ(::getenv(kPidnsVariable), nullptr);
+}
 
 }  // namespace
 }  // namespace stasis::ipc
