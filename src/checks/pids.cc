@@ -1,8 +1,11 @@
 #include "checks/pids.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <optional>
 
@@ -13,12 +16,28 @@
 #include "jobs/store.h"
 #include "process/end.h"
 #include "process/namespace.h"
+#include "store/manifest.h"
 
 namespace stasis::checks {
 namespace {
 
 constexpr std::chrono::seconds kDyingTimeout{15};
-constexpr char kOrNewPidns[] = "; or restore into a new pid namespace with --new-pidns";
+
+// The end of a hint. Only root can use --new-pidns.
+const char* OrNewPidns() {
+  if (::geteuid() == 0) return "; or restore into a new pid namespace with --new-pidns";
+  return "; or let root restore it with --new-pidns; in a task of Slurm omit --stasis=nopidns";
+}
+
+// The main thread of a program may end before the others.
+bool HasOtherThreads(const process::Stat& stat) {
+  auto threads = process::ReadThreads(stat.id.pid);
+  return threads && threads->size() > 1;
+}
+
+bool IsDying(const process::Stat& stat) {
+  return !process::IsAlive(stat) && (process::WasKilled(stat.id) || !HasOtherThreads(stat));
+}
 
 // Returns the process that has the pid. Waits for a process that has been killed: it takes a while
 // to end, because its GPU memory has to be freed, and keeps its pid until its parent has reaped it.
@@ -26,7 +45,7 @@ Result<process::Stat> StatOnceDead(process::HostPid pid) {
   Deadline deadline = Deadline::In(kDyingTimeout);
   for (;;) {
     auto stat = process::ReadStat(pid);
-    if (!stat || process::IsAlive(*stat) || deadline.passed()) return stat;
+    if (!stat || !IsDying(*stat) || deadline.passed()) return stat;
     (void)process::WaitUntilReaped(stat->id, deadline);
   }
 }
@@ -36,14 +55,36 @@ struct Taken {
   bool by_itself = false;  // the program is still running
 };
 
-std::optional<Taken> FindTaken(const store::Process& p) {
+// Returns the process that was dumped, if it is still here. An image of a program in a pid
+// namespace has the start time of the process with the pid outside.
+Result<process::Stat> FindDumped(const store::Process& p) {
+  auto stat = process::ReadStat({p.pid});
+  if (!stat || stat->id.start_time != p.start_ticks) return Fail(Code::kNotFound, "it has ended");
+  return StatOnceDead({p.pid});
+}
+
+std::optional<Taken> FindTaken(const store::Process& p, bool of_this_boot) {
   const pid_t pid = p.restored_pid();
   auto refuse = [](std::string message, std::string hint, bool by_itself = false) {
     Error error{Code::kAborted, Domain::kStasis, 0, std::move(message), {}, {}, false};
-    error.hint = std::move(hint) + kOrNewPidns;
+    error.hint = std::move(hint) + OrNewPidns();
     return Taken{std::move(error), by_itself};
   };
+  auto refuse_itself = [&](const process::Stat& stat) {
+    return refuse(fmt::format("process id {} of the image is taken by {}: the program itself is "
+                              "still running",
+                              stat.id.pid.value, stat.comm),
+                  "end it first", /*by_itself=*/true);
+  };
+  auto runs = [&](const Result<process::Stat>& stat) {
+    return stat && stat->id.start_time == p.start_ticks &&
+           (process::IsAlive(*stat) || HasOtherThreads(*stat));
+  };
+  if (pid != p.pid && of_this_boot) {
+    if (const auto dumped = FindDumped(p); runs(dumped)) return refuse_itself(*dumped);
+  }
   auto taken = StatOnceDead({pid});
+  if (runs(taken)) return refuse_itself(*taken);
   if (!taken && process::IsThreadOfAnother(pid)) {
     return refuse(fmt::format("process id {} of the image is taken by a thread", pid),
                   "end that program");
@@ -57,12 +98,8 @@ std::optional<Taken> FindTaken(const store::Process& p) {
             pid, taken->comm, taken->parent.value),
         "have that parent reap it, or end that parent");
   }
-  const bool same = taken->id.start_time == p.start_ticks;
-  return refuse(
-      fmt::format("process id {} of the image is taken by {}{}", pid, taken->comm,
-                  same ? ": the program itself is still running" : ""),
-      same ? "end it first" : "a program is restored with its old process ids: end that process",
-      same);
+  return refuse(fmt::format("process id {} of the image is taken by {}", pid, taken->comm),
+                "a program is restored with its old process ids: end that process");
 }
 
 // Returns why the program cannot be restored in this pid namespace. Prefers a process of the
@@ -70,12 +107,19 @@ std::optional<Taken> FindTaken(const store::Process& p) {
 std::optional<Taken> FindTaken(const store::Manifest& manifest) {
   std::optional<Taken> first;
   if (checkpoint::BringsItsPidNamespace(manifest)) return first;
+  const bool of_this_boot = manifest.host.boot_id == store::HostNow().boot_id;
   for (const auto& p : manifest.processes) {
-    auto taken = FindTaken(p);
+    auto taken = FindTaken(p, of_this_boot);
     if (taken && taken->by_itself) return taken;
     if (!first) first = std::move(taken);
   }
   return first;
+}
+
+// Sees also what hidepid of /proc hides.
+bool IsTaken(pid_t id) {
+  auto exists = [](pid_t target) { return ::kill(target, 0) == 0 || errno == EPERM; };
+  return id > 1 && (exists(id) || exists(-id));
 }
 
 }  // namespace
@@ -86,9 +130,11 @@ Status CheckPidsFree(const store::Manifest& manifest) {
   return {};
 }
 
-bool NeedsPidNamespace(const store::Manifest& manifest) {
+bool NeedsPidNamespace(const store::Manifest& manifest, const std::set<pid_t>& ids) {
   const auto taken = FindTaken(manifest);
-  return taken && !taken->by_itself;
+  if (taken) return !taken->by_itself;
+  return !checkpoint::BringsItsPidNamespace(manifest) &&
+         std::any_of(ids.begin(), ids.end(), IsTaken);
 }
 
 Result<bool> LivesInJobsPidNamespace(const gpu_state::Services& services, const Survey& survey) {
@@ -108,10 +154,14 @@ Result<bool> LivesInJobsPidNamespace(const gpu_state::Services& services, const 
                      : Result<uint64_t>(0);
     if (shims && *shims == pid_namespace) {
       if (::geteuid() == 0) return true;
+      const auto first = process::ReadStat(init);
+      const bool of_slurm = first && first->comm == ipc::kPidnsComm;
       return Fail(Code::kPermissionDenied,
-                  "only root, and the task of Slurm in which the program runs, can start CRIU in "
-                  "the program's pid namespace",
-                  "`scontrol requeue` and `scancel` dump the program; `stasis suspend` works");
+                  fmt::format("only root{} can start CRIU in the program's pid namespace",
+                              of_slurm ? ", and the task of Slurm in which the program runs," : ""),
+                  of_slurm ? "`scontrol requeue` and `scancel` dump the program; `stasis suspend` "
+                             "works"
+                           : "run it as root; `stasis suspend` works");
     }
   }
   return Fail(

@@ -2,6 +2,8 @@
 // namespace of a program (checkpoint/program_pids.h).
 #pragma once
 
+#include <set>
+
 #include "checks/survey.h"
 #include "gpu_state/services.h"
 #include "store/manifest.h"
@@ -11,9 +13,10 @@ namespace stasis::checks {
 // Returns kAborted if a pid that the program needs is taken. Waits for killed processes to end.
 Status CheckPidsFree(const store::Manifest& manifest);
 
-// Returns true if a pid that the program needs is taken, and the program itself is not running
-// here. It can then be restored in another pid namespace only. Waits as above.
-bool NeedsPidNamespace(const store::Manifest& manifest);
+// Returns true if a pid of the program, or one of `ids` (criu/task_ids.h), is taken, and the
+// program itself is not running here. It can then be restored in another pid namespace only. Waits
+// as above.
+bool NeedsPidNamespace(const store::Manifest& manifest, const std::set<pid_t>& ids);
 
 // Returns true if the program is in the pid namespace of its job's shim (`restore --new-pidns`), so
 // that CRIU must run inside this namespace. Returns false if the program is in this process's pid

@@ -27,7 +27,8 @@ Result<std::string> ChangedEntries(const std::string& bytes, uint32_t kind, cons
 // Returns the bytes of a file with these entries.
 std::string MakeEntries(uint32_t kind, const std::vector<std::string>& entries);
 
-inline constexpr uint32_t kFilesImage = 0x56303138;  // kind of files.img
+inline constexpr uint32_t kFilesImage = 0x56303138;   // kind of files.img
+inline constexpr uint32_t kPstreeImage = 0x50273030;  // kind of pstree.img
 
 // Calls `look` with the bytes of each entry of a file of `size_bytes`. Keeps only one entry in host
 // memory at a time. Returns kInternal if the format is not that of CRIU 4 or if an entry is larger

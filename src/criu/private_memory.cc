@@ -13,7 +13,6 @@ namespace stasis::criu {
 namespace {
 
 // Kinds of CRIU's image files.
-constexpr uint32_t kTasks = 0x50273030;
 constexpr uint32_t kMm = 0x57492820;
 constexpr uint32_t kPagemap = 0x56084025;
 constexpr uint32_t kCore = 0x55053847;
@@ -182,7 +181,7 @@ std::string TaskMemory::pages_name() const { return fmt::format("pages-{}.img", 
 
 Result<std::vector<TaskMemory>> ReadTaskMemory(const OpenImage& open) {
   std::vector<image::Task> found;
-  STASIS_TRY(ReadImage(open, "pstree.img", kTasks, [&](const std::string& bytes) -> Status {
+  STASIS_TRY(ReadImage(open, "pstree.img", kPstreeImage, [&](const std::string& bytes) -> Status {
     if (!found.emplace_back().ParseFromString(bytes)) return BadEntry("pstree.img");
     return {};
   }));

@@ -10,7 +10,7 @@
 namespace stasis::criu {
 namespace {
 
-constexpr uint32_t kTtyInfo = 0x59453036, kPstree = 0x50273030;
+constexpr uint32_t kTtyInfo = 0x59453036;
 constexpr uint32_t kExternal = 5;  // TtyInfo.type
 
 template <class Entry>
@@ -32,7 +32,7 @@ Status DetachTerminals(const std::string& images_dir) {
     groups.insert(process.pgid());
     return {};
   };
-  STASIS_TRY(ChangeEntries(images_dir + "/pstree.img", kPstree, note));
+  STASIS_TRY(ChangeEntries(images_dir + "/pstree.img", kPstreeImage, note));
   auto detach = [&](std::string& bytes) -> Status {
     STASIS_ASSIGN(auto terminal, Parse<image::TtyInfo>(bytes));
     if (terminal.type() != kExternal) return {};

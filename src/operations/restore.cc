@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "base/operation_id.h"
 #include "checkpoint/program_pids.h"
 #include "checks/image_trust.h"
 #include "checks/pids.h"
 #include "checks/restorable.h"
+#include "criu/task_ids.h"
 #include "device/gpu_map.h"
 #include "gpu_state/gpu_room.h"
 #include "gpu_state/host_memory.h"
@@ -36,6 +38,14 @@ std::vector<device::Gpu> RecordedGpus(const store::Manifest& manifest) {
     gpus.push_back({{gpu.uuid}, static_cast<int>(gpus.size()), gpu.name, gpu.total_bytes, 0});
   }
   return gpus;
+}
+
+// Returns no ids if CRIU's file cannot be read, which is reported later.
+std::set<pid_t> TaskIds(const store::ImageReader& reader) {
+  auto file = reader.OpenFile("cpu/pstree.img");
+  if (!file) return {};
+  return criu::ReadTaskIds(file->fd.get(), file->size_bytes, reader.manifest().criu.shell_job)
+      .value_or(std::set<pid_t>{});
 }
 
 }  // namespace
@@ -121,7 +131,8 @@ Result<OperationResult> Restore(Session& session, const RestoreOptions& given,
     return Fail(Code::kInvalidArgument, Domain::kUsage, 0,
                 "the image already contains a pid namespace", "omit --new-pidns");
   }
-  if (has_pidns && !restore.new_pidns && !restore.held && checks::NeedsPidNamespace(manifest)) {
+  if (has_pidns && !restore.new_pidns && !restore.held &&
+      checks::NeedsPidNamespace(manifest, TaskIds(*reader))) {
     // The program is not running here, so no copy of it writes to its files.
     restore.new_pidns = restore.share_files = true;
   }
