@@ -14,7 +14,7 @@
  *                         and this one, across the change of user ids
  *   task_init             as the user: keeps this one only, and starts the launcher
  *
- * task_init_privileged also keeps CAP_SYS_ADMIN. If the job was requeued, task_init makes a pid
+ * If the job was requeued, task_init_privileged also keeps CAP_SYS_ADMIN. task_init makes a pid
  * namespace with it, in which the launcher can restore the program if its process ids are taken on
  * the node (docs/decisions/slurm-pid-namespace.md). No process of the task has this capability when
  * task_init has returned.
@@ -32,6 +32,7 @@
 #include <grp.h>
 #include <linux/capability.h>
 #include <linux/securebits.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <slurm/slurm.h>
@@ -199,8 +200,18 @@ static void read_restarts(spank_t spank, char restarts[16]) {
   }
 }
 
-/* Returns true if the program may have to be restored in a pid namespace of its own. */
+typedef int (*prepend_t)(spank_t, int, const char**);
+
+/* Slurm 23.11 and newer; NULL in older ones. */
+static prepend_t find_prepend(void) {
+  return (prepend_t)dlsym(RTLD_DEFAULT, "spank_prepend_task_argv");
+}
+
+/* Returns true if the program may have to be restored in a pid namespace of its own. Where Slurm
+ * itself starts the launcher, it may change the SELinux context of the task after task_init, and
+ * the init process would keep that of slurmstepd. */
 static bool wants_namespace(spank_t spank) {
+  if (find_prepend() != NULL && access("/sys/fs/selinux/enforce", F_OK) == 0) return false;
   char restarts[16];
   read_restarts(spank, restarts);
   return strcmp(restarts, "0") != 0 && !lists(options, "nopidns", strlen("nopidns"));
@@ -221,7 +232,8 @@ int slurm_spank_task_init_privileged(spank_t spank, int count, char** words) {
   /* slurmstepd still has to become the user, and task_init to undo the line above. */
   const uint64_t rights =
       BIT(CAP_SETUID) | BIT(CAP_SETGID) | BIT(CAP_SETPCAP) | BIT(CAP_CHECKPOINT_RESTORE);
-  may_make_namespaces = set_rights(rights | BIT(CAP_SYS_ADMIN), false) == 0;
+  may_make_namespaces =
+      wants_namespace(spank) && set_rights(rights | BIT(CAP_SYS_ADMIN), false) == 0;
   if (!may_make_namespaces && set_rights(rights, false) != 0) {
     slurm_error("stasis: the task runs without Stasis: capabilities: %s", strerror(errno));
     prctl(PR_SET_SECUREBITS, 0);
@@ -238,16 +250,30 @@ static int keep_one_right(void) {
   return prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_CHECKPOINT_RESTORE, 0, 0);
 }
 
+static const char kNoNamespace[] = "stasis: the task runs without a pid namespace of its own";
+
+/* Returns the call that failed, with errno, or NULL. */
+static const char* prepare_init(int socket) {
+  if (setsid() < 0) return "setsid";
+  if (mount(NULL, "/", NULL, MS_SLAVE | MS_REC, NULL) != 0) return "mount /";
+  if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) != 0) {
+    return "mount /proc";
+  }
+  if (keep_one_right() != 0) return "capabilities";
+  if (dup2(socket, 3) != 3) return "dup2";
+  return NULL;
+}
+
 /* In the init process of the new namespaces: becomes stasis-pidns-init with the rights of the
  * launcher. The caller sees that this has failed by the end of the socket. */
 static void become_init(const char* program, int socket) {
   char* const words[] = {(char*)program, NULL};
   char* const environment[] = {NULL};
   const int null = open("/dev/null", O_RDWR);
-  if (setsid() < 0 || mount(NULL, "/", NULL, MS_SLAVE | MS_REC, NULL) != 0 ||
-      mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) != 0 ||
-      keep_one_right() != 0 || dup2(socket, 3) != 3) {
-    slurm_error("stasis: no pid namespace of its own for the task: %s", strerror(errno));
+  const char* failed = null < 0 ? "open /dev/null" : prepare_init(socket);
+  if (failed == NULL && access(program, X_OK) != 0) failed = program;
+  if (failed != NULL) {
+    slurm_error("%s: %s: %s", kNoNamespace, failed, strerror(errno));
     _exit(1);
   }
   /* The task's output would not end while this process has it. */
@@ -255,6 +281,16 @@ static void become_init(const char* program, int socket) {
   syscall(SYS_close_range, 4, ~0U, 0);
   execve(program, words, environment);
   _exit(127);
+}
+
+/* Returns NULL when the init process is ready, else why it is not. */
+static const char* await_init(int socket) {
+  struct pollfd readable = {socket, POLLIN, 0};
+  const int found = poll(&readable, 1, 30 * 1000);
+  if (found < 0) return strerror(errno);
+  if (found == 0) return "its init process is not ready after 30 s";
+  char ready = 0;
+  return recv(socket, &ready, 1, MSG_DONTWAIT) == 1 ? NULL : "its init process has ended";
 }
 
 /* Makes a pid namespace and a mount namespace with its /proc, and starts their init process as a
@@ -269,10 +305,15 @@ static void make_namespace(spank_t spank, char text[32]) {
   const char* name = strrchr(launcher, '/');
   if (name == NULL || snprintf(program, sizeof program, "%.*s/stasis-pidns-init",
                                (int)(name - launcher), launcher) >= (int)sizeof program) {
+    slurm_error("%s: the launcher's path is too long or has no folder", kNoNamespace);
     return;
   }
-  if (!may_make_namespaces || socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0) {
-    slurm_error("stasis: the task runs without a pid namespace of its own");
+  if (!may_make_namespaces) {
+    slurm_error("%s: slurmd lacks CAP_SYS_ADMIN", kNoNamespace);
+    return;
+  }
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0) {
+    slurm_error("%s: socketpair: %s", kNoNamespace, strerror(errno));
     return;
   }
   /* The task has one thread. */
@@ -280,15 +321,21 @@ static void make_namespace(spank_t spank, char text[32]) {
   if (init == 0) become_init(program, ends[1]);
   const int error = errno;
   close(ends[1]);
-  char ready = 0;
-  if (init > 0 && recv(ends[0], &ready, 1, 0) == 1) {
+  if (init < 0) {
+    slurm_error("%s: clone: %s", kNoNamespace, strerror(error));
+    close(ends[0]);
+    return;
+  }
+  const char* failed = await_init(ends[0]);
+  if (failed == NULL) {
     snprintf(text, 32, "%d:%d", ends[0], (int)init);
     return;
   }
-  slurm_error("stasis: the task runs without a pid namespace of its own%s%s", init < 0 ? ": " : "",
-              init < 0 ? strerror(error) : "");
-  if (init > 0) waitpid(init, NULL, 0);
+  slurm_error("%s: %s", kNoNamespace, failed);
+  kill(init, SIGKILL);
   close(ends[0]);
+  while (waitpid(init, NULL, 0) < 0 && errno == EINTR) {
+  }
 }
 
 /* Renames the variables of the dynamic loader, so that no library of the user's choice is loaded
@@ -351,9 +398,8 @@ static int put_launcher_in_front(spank_t spank, const char* pidns) {
     front[words++] = pidns;
   }
   front[words++] = "--";
-  /* Slurm 23.11 and newer. Slurm then starts the program after its other preparations. */
-  int (*prepend)(spank_t, int, const char**) =
-      (int (*)(spank_t, int, const char**))dlsym(RTLD_DEFAULT, "spank_prepend_task_argv");
+  /* Slurm then starts the program after its other preparations. */
+  const prepend_t prepend = find_prepend();
   if (prepend != NULL) return prepend(spank, words, front) == ESPANK_SUCCESS ? 0 : -1;
 
   char **argv = NULL, **environment = NULL;

@@ -89,8 +89,9 @@ int RunAlone(const TaskOptions& options) {
   }
   if (options.pidns_socket >= 0) {
     // The program must not find a child that it has not started.
+    ::kill(options.pidns_init, SIGKILL);
     ::close(options.pidns_socket);
-    ::waitpid(options.pidns_init, nullptr, 0);
+    (void)TEMP_FAILURE_RETRY(::waitpid(options.pidns_init, nullptr, 0));
   }
   DropRights();
   std::vector<char*> argv;
@@ -329,6 +330,8 @@ int EndAs(int code) {
 
 int Main(const std::vector<std::string>& words) {
   HoldRights();
+  // Another task's, if its program has started this one.
+  ::unsetenv(ipc::kPidnsVariable);
   if (const int code = ExecWithErrors(words); code >= 0) return code;
   auto options = ParseTaskOptions(words);
   if (!options) {

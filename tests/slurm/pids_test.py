@@ -56,6 +56,22 @@ def taken_ids(cluster):
     demand("after the program: 0 kept" in batch.output(), batch.tell)
 
 
+def taken_thread(cluster):
+    """A step continues although a process has the id of one of its threads."""
+    job = cluster.submit(script(cluster, STEP), GPU)
+    job.expect_count()
+    inner, = programs(cluster)
+    threads = {int(name) for name in os.listdir(f"/proc/{inner}/task")} - {inner}
+    demand(threads, "the counter has one thread")
+    requeue(cluster, job)
+    with taken(cluster, [max(threads)]):
+        job.start_now()
+        job.expect_count()
+        demand("starts over" not in job.output(), job.tell)
+        expect_apart(cluster, [inner])
+        finish(cluster, job)
+
+
 @contextlib.contextmanager
 def apart(cluster, step=STEP, *options):
     """Yields a job whose program runs in a pid namespace, because its pid is taken."""
@@ -94,6 +110,7 @@ def rights(cluster):
         sockets = {os.readlink(f"/proc/{pid}/fd/{fd}") for pid in cluster.world.named("stasis-step")
                    for fd in os.listdir(f"/proc/{pid}/fd")}
         held = {os.readlink(f"/proc/{program}/fd/{fd}") for fd in os.listdir(f"/proc/{program}/fd")}
+        demand(held and any(name.startswith("socket:") for name in sockets), lambda: f"{held}, {sockets}")
         demand(not [name for name in held & sockets if name.startswith("socket:")], lambda: f"{held & sockets}")
         finish(cluster, job)
 
@@ -187,6 +204,7 @@ def opted_out(cluster):
         cluster.command("scontrol", "update", f"JobId={job.id}", "StartTime=now", check=False)
         job.await_end("FAILED")
     demand(f"process id {inner} of the image is taken by sleep" in job.output(), job.tell)
+    demand("omit --stasis=nopidns" in job.output(), job.tell)
     cluster.await_idle()
     cluster.command("scontrol", "requeue", job.id)
     wait_until(lambda: job.state() == "PENDING", SOON_S, lambda: f"job {job.id} is {job.state()}")
@@ -206,7 +224,8 @@ def not_possible(cluster):
     cluster.set_plugin(f"{cluster.world.build}/{PLUGIN} launcher={launchers}/stasis-step")
     job.start_now()
     job.expect_count()
-    demand("without a pid namespace of its own" in job.output(), job.tell)
+    demand("without a pid namespace of its own: " in job.output(), job.tell)
+    demand("stasis-pidns-init: No such file" in job.output(), job.tell)
     finish(cluster, job)
     cluster.set_plugin(f"{cluster.world.build}/{PLUGIN}")
 
@@ -231,7 +250,7 @@ exec sleep 1000
     expect_gone(cluster, job)
 
 
-TESTS = (taken_ids, rights, commands_outside, ended, exit_codes, terminal, opted_out, not_possible, without_gpu)
+TESTS = (taken_ids, taken_thread, rights, commands_outside, ended, exit_codes, terminal, opted_out, not_possible, without_gpu)
 
 if __name__ == "__main__":
     sys.exit(main(TESTS))
