@@ -78,7 +78,7 @@ std::optional<Taken> FindTaken(const store::Process& p, bool of_this_boot) {
   };
   auto runs = [&](const Result<process::Stat>& stat) {
     return stat && stat->id.start_time == p.start_ticks &&
-           (process::IsAlive(*stat) || HasOtherThreads(*stat));
+           (stat->state != 'Z' || HasOtherThreads(*stat));
   };
   if (pid != p.pid && of_this_boot) {
     if (const auto dumped = FindDumped(p); runs(dumped)) return refuse_itself(*dumped);
