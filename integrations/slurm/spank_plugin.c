@@ -14,10 +14,11 @@
  *                         and this one, across the change of user ids
  *   task_init             as the user: keeps this one only, and starts the launcher
  *
- * If the job was requeued, task_init_privileged also keeps CAP_SYS_ADMIN. task_init makes a pid
- * namespace with it, in which the launcher can restore the program if its process ids are taken on
- * the node (docs/decisions/slurm-pid-namespace.md). No process of the task has this capability when
- * task_init has returned.
+ * If the job was requeued, task_init_privileged also keeps CAP_SYS_ADMIN; for the batch script it
+ * does so always, because it cannot know. task_init makes a pid namespace with it, in which the
+ * launcher can restore the program if its process ids are taken on the node
+ * (docs/decisions/slurm-pid-namespace.md). No process of the task has this capability when task_init
+ * has returned.
  *
  * If task_init_privileged fails, the task runs without Stasis and without the capability. If
  * task_init fails, the task fails. The reason is in slurmd's log and in the task's output.
@@ -207,14 +208,27 @@ static prepend_t find_prepend(void) {
   return (prepend_t)dlsym(RTLD_DEFAULT, "spank_prepend_task_argv");
 }
 
-/* Returns true if the program may have to be restored in a pid namespace of its own. Where Slurm
+/* Returns false if a requeued program is never restored in a pid namespace of its own. Where Slurm
  * itself starts the launcher, it may change the SELinux context of the task after task_init, and
  * the init process would keep that of slurmstepd. */
-static bool wants_namespace(spank_t spank) {
+static bool may_want_namespace(void) {
   if (find_prepend() != NULL && access("/sys/fs/selinux/enforce", F_OK) == 0) return false;
+  return !lists(options, "nopidns", strlen("nopidns"));
+}
+
+static bool was_requeued(spank_t spank) {
   char restarts[16];
   read_restarts(spank, restarts);
-  return strcmp(restarts, "0") != 0 && !lists(options, "nopidns", strlen("nopidns"));
+  return strcmp(restarts, "0") != 0;
+}
+
+/* Returns true if task_init may make the namespace. The batch script has no SLURM_RESTART_COUNT
+ * then. */
+static bool needs_admin_right(spank_t spank) {
+  uint32_t step = 0;
+  return may_want_namespace() &&
+         (was_requeued(spank) || spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS ||
+          step == SLURM_BATCH_SCRIPT);
 }
 
 int slurm_spank_task_init_privileged(spank_t spank, int count, char** words) {
@@ -233,7 +247,7 @@ int slurm_spank_task_init_privileged(spank_t spank, int count, char** words) {
   const uint64_t rights =
       BIT(CAP_SETUID) | BIT(CAP_SETGID) | BIT(CAP_SETPCAP) | BIT(CAP_CHECKPOINT_RESTORE);
   may_make_namespaces =
-      wants_namespace(spank) && set_rights(rights | BIT(CAP_SYS_ADMIN), false) == 0;
+      needs_admin_right(spank) && set_rights(rights | BIT(CAP_SYS_ADMIN), false) == 0;
   if (!may_make_namespaces && set_rights(rights, false) != 0) {
     slurm_error("stasis: the task runs without Stasis: capabilities: %s", strerror(errno));
     prctl(PR_SET_SECUREBITS, 0);
@@ -299,7 +313,7 @@ static const char* await_init(int socket) {
  * process, which the launcher inherits; or nothing. */
 static void make_namespace(spank_t spank, char text[32]) {
   text[0] = '\0';
-  if (!wants_namespace(spank)) return;
+  if (!may_want_namespace() || !was_requeued(spank)) return;
   char program[PATH_SIZE];
   int ends[2];
   const char* name = strrchr(launcher, '/');
