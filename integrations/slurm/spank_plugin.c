@@ -17,8 +17,8 @@
  * If the job was requeued, task_init_privileged also keeps CAP_SYS_ADMIN; for the batch script it
  * does so always, because it cannot know. task_init makes a pid namespace with it, in which the
  * launcher can restore the program if its process ids are taken on the node
- * (docs/decisions/slurm-pid-namespace.md). No process of the task has this capability when task_init
- * has returned.
+ * (docs/decisions/slurm-pid-namespace.md). No process of the task has this capability when
+ * task_init has returned.
  *
  * If task_init_privileged fails, the task runs without Stasis and without the capability. If
  * task_init fails, the task fails. The reason is in slurmd's log and in the task's output.
