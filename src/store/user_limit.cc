@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/file.h"
+#include "base/hidden_folders.h"
 
 namespace stasis::store {
 
@@ -21,6 +22,11 @@ uint64_t OurBytes(const std::string& store) {
   fs::recursive_directory_iterator at(store, fs::directory_options::skip_permission_denied,
                                       ignored);
   for (; at != fs::recursive_directory_iterator(); at.increment(ignored)) {
+    // GPU data of a running dump is not part of an image.
+    if (at.depth() == 0 && at->path().filename().native().starts_with(kOverflowPrefix)) {
+      at.disable_recursion_pending();
+      continue;
+    }
     struct stat st;
     if (::lstat(at->path().c_str(), &st) != 0 || st.st_uid != ::geteuid()) continue;
     if (S_ISREG(st.st_mode) && seen.insert(FileId::Of(st)).second) {
