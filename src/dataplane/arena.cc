@@ -455,7 +455,7 @@ Status ArenaStore::Remove(Arena arena) {
   return Bounded(arena, [&]() -> Status {
     STASIS_TRY(RemoveRecord(arena));
     STASIS_TRY(RemoveFile(arena.path_));
-    if (!arena.in_memory_) RemoveEmptyOverflow(FolderOf(arena.path_));
+    if (!arena.in_memory_) RemoveEmptyOverflow(paths_, FolderOf(arena.path_));
     return {};
   });
 }

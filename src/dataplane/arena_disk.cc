@@ -81,7 +81,7 @@ Result<Arena> ArenaStore::AcquireInOverflow(const ArenaKey& key, uid_t owner,
     }
     auto arena = AcquireIn(place, key, owner, ranges);
     if (arena) return arena;
-    RemoveEmptyOverflow(place.path);
+    RemoveEmptyOverflow(paths_, place.path);
     if (arena.error().code != Code::kNotFound || attempt == kAttempts) return arena;
   }
 }

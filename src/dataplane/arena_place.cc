@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <functional>
 #include <limits>
 #include <sstream>
 
@@ -25,8 +26,6 @@ namespace stasis::dataplane {
 namespace {
 
 constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
-
-constexpr std::string_view kOverflow = ".stasis-spill-";
 
 bool OnTmpfs(const std::string& path) {
   struct statfs st;
@@ -84,20 +83,24 @@ Result<UniqueFd> OpenUsers(const Paths& paths) {
   return Open(paths.run + "/arena.users", O_RDWR | O_CREAT);
 }
 
-std::vector<std::string> SpillFolders(const Paths& paths) {
+Result<std::vector<std::string>> SpillFolders(const Paths& paths) {
   std::vector<std::string> folders;
   auto text = ReadFile(paths.run + "/arena-spill", 1 << 20);
-  std::istringstream lines(text ? *text : "");
+  if (!text && text.error().code == Code::kNotFound) return folders;
+  if (!text) return Fail(std::move(text.error()));
+  std::istringstream lines(*text);
   for (std::string line; std::getline(lines, line);) folders.push_back(line);
   return folders;
 }
 
-Status RecordSpillFolder(const Paths& paths, const std::string& folder) {
+Status ChangeSpillFolders(const Paths& paths,
+                          const std::function<void(std::vector<std::string>&)>& change) {
   STASIS_ASSIGN(UniqueFd lock, Open(paths.run + "/arena.lock", O_RDWR | O_CREAT));
   if (::flock(lock.get(), LOCK_EX) != 0) return FailErrno(errno, "lock the list of arenas");
-  std::vector<std::string> folders = SpillFolders(paths);
-  if (std::find(folders.begin(), folders.end(), folder) != folders.end()) return {};
-  folders.push_back(folder);
+  STASIS_ASSIGN(const std::vector<std::string> before, SpillFolders(paths));
+  std::vector<std::string> folders = before;
+  change(folders);
+  if (folders == before) return {};
   std::string text;
   for (const auto& known : folders) text += known + "\n";
   return WriteFileDurably(paths.run + "/arena-spill", text);
@@ -174,14 +177,23 @@ Result<ArenaPlace> OpenOverflow(const Paths& paths, const std::string& directory
   return ArenaPlace{ArenaPlace::Kind::kDisk, folder};
 }
 
-void RemoveEmptyOverflow(const std::string& folder) {
-  const std::string_view name = std::string_view(folder).substr(folder.rfind('/') + 1);
-  if (name.starts_with(kOverflow)) ::rmdir(folder.c_str());
+bool IsOverflow(const std::string& folder) {
+  return std::string_view(folder).substr(folder.rfind('/') + 1).starts_with(kOverflowPrefix);
+}
+
+// The folder is removed without the lock of the list, because a disk may not answer. A command that
+// makes it again meanwhile records it afterwards, so its record stays.
+void RemoveEmptyOverflow(const Paths& paths, const std::string& folder) {
+  if (!IsOverflow(folder) || ::rmdir(folder.c_str()) != 0) return;
+  // Without this, only a folder that does not exist stays on the list.
+  (void)ChangeSpillFolders(paths, [&](std::vector<std::string>& folders) {
+    if (!PathExists(folder)) std::erase(folders, folder);
+  });
 }
 
 Result<std::vector<ArenaPlace>> OpenPlaces(const Paths& paths, const ArenaOptions& options) {
   std::vector<ArenaPlace> places;
-  std::vector<std::string> spill = SpillFolders(paths);
+  STASIS_ASSIGN(std::vector<std::string> spill, SpillFolders(paths));
   if (!options.spill_dir.empty()) {
     // Uses a subdirectory, so that the user may name a directory of any mode.
     const std::string folder =

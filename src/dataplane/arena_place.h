@@ -59,8 +59,10 @@ Result<std::vector<ArenaPlace>> OpenPlaces(const Paths& paths, const ArenaOption
 // memory, and records it like a spill folder. Other machines may share the directory, and their
 // sweeps must not find these arenas. Returns kUnimplemented if the file system is in memory too.
 Result<ArenaPlace> OpenOverflow(const Paths& paths, const std::string& directory);
-// Removes the folder of an arena if OpenOverflow made it and it is empty.
-void RemoveEmptyOverflow(const std::string& folder);
+// Returns true if OpenOverflow made the folder.
+bool IsOverflow(const std::string& folder);
+// Removes the folder of an arena, and its record, if OpenOverflow made it and it is empty.
+void RemoveEmptyOverflow(const Paths& paths, const std::string& folder);
 
 // Keeps RUN/arena mounted while the returned descriptor is open. Hold it while places are in use.
 Result<UniqueFd> HoldPlaces(const Paths& paths);
