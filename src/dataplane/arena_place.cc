@@ -17,7 +17,9 @@
 #include <limits>
 #include <sstream>
 
+#include "base/checksum.h"
 #include "base/file.h"
+#include "base/hidden_folders.h"
 #include "base/own_path.h"
 #include "process/control_group.h"
 #include "process/host_name.h"
@@ -106,6 +108,24 @@ Status ChangeSpillFolders(const Paths& paths,
   return WriteFileDurably(paths.run + "/arena-spill", text);
 }
 
+Status RecordSpillFolder(const Paths& paths, const std::string& folder) {
+  return ChangeSpillFolders(paths, [&](std::vector<std::string>& folders) {
+    if (std::find(folders.begin(), folders.end(), folder) == folders.end()) {
+      folders.push_back(folder);
+    }
+  });
+}
+
+// Returns a name that differs between machines which share a directory: the host name, and a hash
+// of the machine's id, because containers and clones may have the same host name. The id itself
+// should not be visible to others (machine-id(5)).
+std::string Machine() {
+  std::string name = process::HostName();
+  std::replace(name.begin(), name.end(), '/', '_');
+  const std::string id = ReadFile("/etc/machine-id", 4096).value_or("");
+  return id.empty() ? name : name + "-" + Checksum("stasis arenas " + id).Hex().substr(0, 8);
+}
+
 Result<std::vector<ArenaPlace>> MemoryPlaces(const Paths& paths, const ArenaOptions& options) {
   using Kind = ArenaPlace::Kind;
   std::vector<ArenaPlace> places;
@@ -157,10 +177,8 @@ uint64_t MemoryAvailable() {
 }
 
 Result<ArenaPlace> OpenOverflow(const Paths& paths, const std::string& directory) {
-  std::string host = process::HostName();
-  std::replace(host.begin(), host.end(), '/', '_');
   const std::string folder =
-      fmt::format("{}/{}{}-{}", AbsolutePath(directory), kOverflow, ::geteuid(), host);
+      fmt::format("{}/{}{}-{}", AbsolutePath(directory), kOverflowPrefix, ::geteuid(), Machine());
   auto open = [&]() -> Status {
     if (folder.find('\n') != folder.npos) {
       return Fail(Code::kInvalidArgument, "its path contains a line break");

@@ -340,10 +340,23 @@ TEST_F(ArenaTest, FilesOfAnEarlierBootAreSwept) {
     ASSERT_TRUE(arena) << arena.error().ToString();
     path = arena->path();
   }
-  ASSERT_TRUE(RemoveFile(paths_.run + "/arena-spill"));
-  ArenaStore store = Store(options);
-  auto arena = store.Acquire(Me(), 1000, Ranges(2 * kMib));
-  ASSERT_TRUE(arena) << arena.error().ToString();
+  auto record = DecodeArenaRecord(*ReadFile(RecordPath(path)));
+  ASSERT_TRUE(record) << record.error().ToString();
+  record->boot_id = "another boot";
+  ASSERT_TRUE(WriteFileDurably(RecordPath(path), Encode(*record)));
+  auto acquire = [&] {
+    ASSERT_TRUE(RemoveFile(paths_.run + "/arena-spill"));
+    ArenaStore store = Store(options);
+    auto arena = store.Acquire(Me(), 1000, Ranges(2 * kMib));
+    ASSERT_TRUE(arena) << arena.error().ToString();
+    ASSERT_FALSE(arena->in_memory());
+  };
+  // A file that was made since this machine has started belongs to another machine of that name.
+  acquire();
+  EXPECT_TRUE(PathExists(path));
+  std::filesystem::last_write_time(
+      path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(24 * 365 * 20));
+  acquire();
   EXPECT_FALSE(PathExists(path));
 }
 

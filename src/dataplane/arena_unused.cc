@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <ctime>
 #include <thread>
 
 #include "base/deadline.h"
@@ -19,6 +20,17 @@ namespace {
 // Time limit for a mover to unregister arenas, which takes 0.7 s for 39 GiB on an H200.
 constexpr std::chrono::seconds kUnregisterTimeout{5};
 constexpr std::chrono::milliseconds kRetryInterval{10};
+
+// A file of another boot that was written since this machine has started is in use by another
+// machine, which shares the folder and has the same name and id.
+bool WrittenInThisBoot(const std::string& path) {
+  struct stat st;
+  struct timespec now, up;
+  if (::lstat(path.c_str(), &st) != 0) return true;
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  ::clock_gettime(CLOCK_BOOTTIME, &up);
+  return st.st_mtim.tv_sec >= now.tv_sec - up.tv_sec;
+}
 
 }  // namespace
 
@@ -141,6 +153,7 @@ Result<uint64_t> ArenaStore::Sweep() {
       auto text = ReadFile(RecordPath(path));
       auto record = text ? DecodeArenaRecord(*text) : Fail(std::move(text.error()));
       const bool other_boot = record && record->boot_id != boot_id_;
+      if (other_boot && IsOverflow(place.path) && WrittenInThisBoot(path)) continue;
       // The pids of another pid namespace are meaningless here.
       const bool foreign = record && record->pid_namespace != pid_namespace_;
       if (!other_boot && (foreign || process::IsAlive(key->process))) continue;
