@@ -70,7 +70,7 @@ void ArenaLimitFlag::AddTo(App verb) {
   verb.add_option(
           "--arena-limit", text,
           "Most host memory to use for GPU data, at least 64M; a dump sends the rest through "
-          "files (default: all that is free)")
+          "files; buffers of up to 64 MiB for each GPU are not counted (default: all that is free)")
       ->option_text("SIZE");
 }
 

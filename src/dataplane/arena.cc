@@ -36,25 +36,34 @@ bool IsName(const std::string& text) {
          text.find('.') == std::string::npos && text.find('\0') == std::string::npos;
 }
 
-tl::unexpected<Error> NoRoom(const ArenaPlace& place, uint64_t needed, uint64_t free) {
+std::string Besides(uint64_t keep_free) {
+  return keep_free == 0 ? "" : fmt::format(" and {} for the driver and buffers", Gib(keep_free));
+}
+
+// `keep_free`: what must stay free in memory besides.
+tl::unexpected<Error> NoRoom(const ArenaPlace& place, uint64_t needed, uint64_t free,
+                             const MemoryRoom& keep_free) {
   if (place.in_memory()) {
     const process::MemoryLeft group = process::MemoryLeftInControlGroups({::getpid()});
-    if (group.beyond_reserve() < needed) {
+    if (group.beyond_reserve() - std::min(group.beyond_reserve(), keep_free.groups_bytes) <
+        needed) {
       return Fail(Code::kResourceExhausted,
-                  fmt::format("{} of host memory are needed for the GPU's data, but this command's "
-                              "control group has only {} left ({})",
-                              Gib(needed), Gib(group.beyond_reserve()), group.limit_file),
+                  fmt::format("{} of host memory are needed for the GPU's data{}, but this "
+                              "command's control group has only {} left ({})",
+                              Gib(needed), Besides(keep_free.groups_bytes),
+                              Gib(group.beyond_reserve()), group.limit_file),
                   "run the command in a control group with a higher limit, free memory (`stasis "
                   "arena free`), or name a folder on disk with --spill");
     }
   }
-  return Fail(
-      Code::kResourceExhausted,
-      fmt::format("{} of {} are needed for the GPU's data, but {} has only {} free", Gib(needed),
-                  place.in_memory() ? "host memory" : "disk", place.path, Gib(free)),
-      place.in_memory() ? "free memory (`stasis arena free`), or name a folder on disk with "
-                          "--spill"
-                        : "name another folder");
+  return Fail(Code::kResourceExhausted,
+              fmt::format("{} of {} are needed for the GPU's data{}, but {} has only {} free",
+                          Gib(needed), place.in_memory() ? "host memory" : "disk",
+                          Besides(keep_free.machine_bytes), place.path, Gib(free)),
+              place.in_memory()
+                  ? "free memory (`stasis arena free`), or name a folder on disk with "
+                    "--spill"
+                  : "name another folder");
 }
 
 }  // namespace
@@ -116,23 +125,32 @@ Status ArenaStore::CheckLimit(uint64_t more) {
       "with `stasis arena free`, or suspend to a disk with --spill");
 }
 
+uint64_t ArenaStore::FileBytes(uint64_t bytes) {
+  return (std::max<uint64_t>(bytes, 1) + kFileUnit - 1) / kFileUnit * kFileUnit;
+}
+
 // Grows the file to at least `bytes`, fully allocated. The file size records how much is allocated,
 // so it is set last.
 Status ArenaStore::Allocate(Arena& arena, const ArenaPlace& place, uint64_t bytes) {
-  bytes = (std::max<uint64_t>(bytes, 1) + kFileUnit - 1) / kFileUnit * kFileUnit;
+  bytes = FileBytes(bytes);
   if (bytes <= arena.capacity_bytes_) return {};
   const uint64_t more = bytes - arena.capacity_bytes_;
   if (place.in_memory()) STASIS_TRY(CheckLimit(more));
-  STASIS_ASSIGN(uint64_t room, RoomIn(place, options_.ignore_memory_check));
-  if (place.in_memory()) room -= std::min(room, options_.keep_free_bytes);
-  if (more > room) return NoRoom(place, more, room);
+  const bool keeps = place.in_memory() && !options_.ignore_memory_check;
+  const MemoryRoom keep_free = keeps ? options_.keep_free : MemoryRoom{};
+  STASIS_ASSIGN(const uint64_t room, RoomIn(place, options_.ignore_memory_check, keep_free));
+  auto no_room = [&]() -> Status {
+    return NoRoom(place, more, RoomIn(place, options_.ignore_memory_check).value_or(room),
+                  keep_free);
+  };
+  if (more > room) return no_room();
   if (TEMP_FAILURE_RETRY(::fallocate(arena.fd(), FALLOC_FL_KEEP_SIZE,
                                      static_cast<off_t>(arena.capacity_bytes_),
                                      static_cast<off_t>(more))) != 0) {
     const int error = errno;
     // Some network file systems cannot reserve space. A save that finds a full disk is undone.
     const bool unreserved = error == EOPNOTSUPP && !place.in_memory();
-    if (error == ENOSPC || error == ENOMEM) return NoRoom(place, more, room);
+    if (error == ENOSPC || error == ENOMEM) return no_room();
     if (!unreserved) return FailErrno(error, "allocate " + arena.path_);
   }
   if (::ftruncate(arena.fd(), static_cast<off_t>(bytes)) != 0) {

@@ -153,6 +153,10 @@ class ArenaStore {
   Result<uint64_t> Sweep();
 
   const std::vector<ArenaPlace>& places() const { return places_; }
+  // Returns true if arenas of these sizes can all be in memory, once unused memory is freed.
+  Result<bool> FitInMemory(const std::vector<uint64_t>& sizes);
+  // Changes ArenaOptions::keep_free.
+  void KeepFree(const MemoryRoom& keep_free) { options_.keep_free = keep_free; }
   // Returns why arenas were created in files of the overflow folder; empty if none was.
   const std::string& why_overflow() const { return why_overflow_; }
 
@@ -179,6 +183,8 @@ class ArenaStore {
                               uint64_t bytes);
   void LoadKnown(Arena& arena, const std::string& record_path, const ArenaKey& key, uid_t owner);
   Status CheckLimit(uint64_t more);
+  // Returns the size of the file of an arena with so many bytes.
+  static uint64_t FileBytes(uint64_t bytes);
   Status Allocate(Arena& arena, const ArenaPlace& place, uint64_t bytes);
   Status WriteRecord(const Arena& arena);
   Status RemoveRecord(const Arena& arena);

@@ -1,10 +1,12 @@
 // Arenas on disk: those that do not fit into memory, and writes to a disk that may not answer.
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 
 #include "base/bounded.h"
 #include "dataplane/arena.h"
+#include "dataplane/arena_file.h"
 #include "dataplane/range.h"
 
 namespace stasis::dataplane {
@@ -64,7 +66,31 @@ Status ArenaStore::CheckOwnLimit(uint64_t more) const {
   return Fail(Code::kResourceExhausted,
               fmt::format("{} MiB of host memory are needed for the GPU's data, but --arena-limit "
                           "allows {} MiB",
-                          (own_bytes_ + more) >> 20, most >> 20));
+                          (own_bytes_ + more) >> 20, most >> 20),
+              "raise --arena-limit, or leave it out to use the memory that is free");
+}
+
+Result<bool> ArenaStore::FitInMemory(const std::vector<uint64_t>& sizes) {
+  const ArenaPlace& front = places_.front();
+  if (!front.in_memory()) return true;  // with --spill no arena is meant to be in memory
+  uint64_t bytes = 0;
+  for (const uint64_t size : sizes) bytes += FileBytes(size);
+  uint64_t unused = 0;
+  for (const ArenaPlace& place : places_) {
+    if (!place.in_memory()) continue;
+    for (const std::string& name : NamesIn(place)) {
+      if (!OwnerOfFree(name) && !KeyOfKept(name) && !KeyOfReady(name)) continue;
+      const std::string path = place.path + "/" + name;
+      struct stat st;
+      if (::lstat(path.c_str(), &st) != 0 || IsLocked(path)) continue;
+      unused += static_cast<uint64_t>(st.st_blocks) * 512;
+    }
+  }
+  const uint64_t more = bytes - std::min(bytes, unused);
+  if (!CheckOwnLimit(bytes) || !CheckLimit(more)) return false;
+  STASIS_ASSIGN(const uint64_t room,
+                RoomIn(front, options_.ignore_memory_check, options_.keep_free));
+  return more <= room;
 }
 
 Result<Arena> ArenaStore::AcquireInOverflow(const ArenaKey& key, uid_t owner,

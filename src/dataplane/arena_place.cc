@@ -257,10 +257,14 @@ bool UnmountUnused(const Paths& paths) {
   return names && names->empty() && ::umount2(own.c_str(), UMOUNT_NOFOLLOW) == 0;
 }
 
-Result<uint64_t> RoomIn(const ArenaPlace& place, bool ignore_memory_check) {
-  if (!place.in_memory() || ignore_memory_check) return FileSystemRoom(place.path);
-  STASIS_ASSIGN(const MemoryRoom room, MemoryRoomIn(place));
-  return std::min(room.machine_bytes, room.groups_bytes);
+Result<uint64_t> RoomIn(const ArenaPlace& place, bool ignore_memory_check,
+                        const MemoryRoom& keep_free) {
+  STASIS_ASSIGN(const uint64_t file_system, FileSystemRoom(place.path));
+  if (!place.in_memory() || ignore_memory_check) return file_system;
+  const auto less = [](uint64_t bytes, uint64_t keep) { return bytes - std::min(bytes, keep); };
+  const uint64_t groups = process::MemoryLeftInControlGroups({::getpid()}).beyond_reserve();
+  return std::min({file_system, less(MemoryAvailable(), keep_free.machine_bytes),
+                   less(groups, keep_free.groups_bytes)});
 }
 
 Result<MemoryRoom> MemoryRoomIn(const ArenaPlace& place) {

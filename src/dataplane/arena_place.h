@@ -24,14 +24,22 @@
 
 namespace stasis::dataplane {
 
+// Bytes of host memory, with respect to its two limits: what all jobs of the machine share, and
+// what is left to this process by its control groups. As room, the maximum of uint64_t if there is
+// no limit.
+struct MemoryRoom {
+  uint64_t machine_bytes = 0;
+  uint64_t groups_bytes = 0;
+};
+
 struct ArenaOptions {
   std::string place;      // empty: Paths::arena, or by the rules above
   std::string spill_dir;  // new arenas are created here instead
   // If set, ArenaStore::Acquire creates an arena that does not fit into memory in a file there. An
-  // arena fits if `keep_free_bytes` stay free and those of this store take at most
-  // `most_own_bytes` of memory (0: no limit).
+  // arena fits if `keep_free` stays free and those of this store take at most `most_own_bytes` of
+  // memory (0: no limit).
   std::string overflow_dir;
-  uint64_t keep_free_bytes = 0;
+  MemoryRoom keep_free;  // for the driver and for movers
   uint64_t most_own_bytes = 0;
   bool may_mount = true;
   // Set this to access existing arenas only: OpenPlaces then mounts nothing, creates no directory
@@ -75,15 +83,11 @@ bool UnmountUnused(const Paths& paths);
 uint64_t MemoryAvailable();
 
 // Returns the bytes that can be allocated in `place` now: the free space of its file system and,
-// for memory, the limits of the machine and the control groups.
-Result<uint64_t> RoomIn(const ArenaPlace& place, bool ignore_memory_check);
+// for memory, what the machine and the control groups have beyond `keep_free`.
+Result<uint64_t> RoomIn(const ArenaPlace& place, bool ignore_memory_check,
+                        const MemoryRoom& keep_free = {});
 
-// The two limits of RoomIn for a place in memory: what all jobs of the machine share, and what is
-// left to this process by its control groups. The maximum of uint64_t if there is no limit.
-struct MemoryRoom {
-  uint64_t machine_bytes = 0;
-  uint64_t groups_bytes = 0;
-};
+// The two limits of RoomIn for a place in memory; the file system counts as the machine's.
 Result<MemoryRoom> MemoryRoomIn(const ArenaPlace& place);
 
 }  // namespace stasis::dataplane

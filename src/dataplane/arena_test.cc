@@ -300,15 +300,71 @@ TEST_F(ArenaTest, WhatExceedsTheLimitIsInFiles) {
   EXPECT_TRUE(found->record().complete);
   ASSERT_TRUE(other.Recycle(std::move(*found)));
   EXPECT_TRUE(EntriesOf(disk).empty());
+  EXPECT_EQ(*ReadFile(paths_.run + "/arena-spill"), "") << "later commands would look there";
+}
+
+TEST_F(ArenaTest, AGrownArenaCountsAgainstTheLimit) {
+  ArenaOptions options;
+  options.most_own_bytes = 10 * kMib;
+  options.overflow_dir = disk_;
+  ArenaStore store = Store(options);
+  auto first = store.Acquire({me_, {"GPU-a"}}, 1000, Ranges(4 * kMib));
+  ASSERT_TRUE(first) << first.error().ToString();
+  ASSERT_TRUE(store.Reshape(*first, Ranges(8 * kMib)));
+  auto second = store.Acquire({me_, {"GPU-b"}}, 1000, Ranges(4 * kMib));
+  ASSERT_TRUE(second) << second.error().ToString();
+  EXPECT_TRUE(first->in_memory());
+  EXPECT_FALSE(second->in_memory());
+}
+
+TEST_F(ArenaTest, AListOfFoldersThatCannotBeReadIsNotReplaced) {
+  const std::string list = paths_.run + "/arena-spill";
+  const std::string content(2 << 20, 'x');  // longer than any list
+  ASSERT_TRUE(WriteFileDurably(list, content));
+  EXPECT_FALSE(ArenaStore::Open(paths_, {}));
+  EXPECT_FALSE(OpenOverflow(paths_, disk_));
+  EXPECT_EQ(std::filesystem::file_size(list), content.size());
+}
+
+TEST_F(ArenaTest, ItIsKnownBeforeWhetherAllArenasFit) {
+  ArenaOptions options;
+  options.most_own_bytes = 10 * kMib;
+  options.overflow_dir = disk_;
+  ArenaStore store = Store(options);
+  EXPECT_TRUE(*store.FitInMemory({4 * kMib, 4 * kMib}));
+  EXPECT_FALSE(*store.FitInMemory({6 * kMib, 6 * kMib}));
+  store.KeepFree({MemoryAvailable(), 0});
+  EXPECT_FALSE(*store.FitInMemory({4 * kMib, 4 * kMib}));
 }
 
 TEST_F(ArenaTest, MemoryForTheDriverStaysFree) {
   ArenaOptions options;
   options.overflow_dir = disk_;
-  options.keep_free_bytes = MemoryAvailable();
-  auto arena = Store(options).Acquire(Me(), 1000, Ranges(2 * kMib));
+  options.keep_free = {MemoryAvailable(), 0};
+  ArenaStore store = Store(options);
+  auto arena = store.Acquire(Me(), 1000, Ranges(2 * kMib));
   ASSERT_TRUE(arena) << arena.error().ToString();
   EXPECT_FALSE(arena->in_memory());
+  EXPECT_NE(store.why_overflow().find("for the driver"), std::string::npos) << store.why_overflow();
+}
+
+TEST_F(ArenaTest, MemoryForTheDriverIsNotInTheFileSystem) {
+  if (::mount("stasis-test", memory_.c_str(), "tmpfs", 0, "size=8m,mode=0700") != 0) {
+    GTEST_SKIP() << "no right to mount a small tmpfs";
+  }
+  ArenaOptions options;
+  options.overflow_dir = disk_;
+  options.keep_free = {64 * kMib, 64 * kMib};
+  auto arena = Store(options).Acquire(Me(), 1000, Ranges(4 * kMib));
+  ASSERT_TRUE(arena) << arena.error().ToString();
+  EXPECT_TRUE(arena->in_memory());
+  // Without the check nothing is kept free.
+  options.keep_free = {MemoryAvailable(), 0};
+  options.ignore_memory_check = true;
+  auto other = Store(options).Acquire({me_, {"GPU-b"}}, 1000, Ranges(2 * kMib));
+  ASSERT_TRUE(other) << other.error().ToString();
+  EXPECT_TRUE(other->in_memory());
+  ::umount2(memory_.c_str(), MNT_DETACH);
 }
 
 TEST_F(ArenaTest, FilesOfTheOverflowAreOnADisk) {

@@ -108,6 +108,11 @@ class SharedSuspend {
   Status MakeRoom(uint64_t driver_bytes, const Deadline& deadline);
   // Returns the memory that movers need for arenas on disk.
   uint64_t StagingBytes() const;
+  // Returns the memory that the driver and movers with so many bytes of buffers need, of the
+  // machine and of this process's control groups.
+  dataplane::MemoryRoom OwnNeed(uint64_t driver_bytes, uint64_t staging) const;
+  // Checks that the memory which arenas leave suffices.
+  Status CheckMemory(uint64_t driver_bytes) const;
   // Returns a sentence that says how much data is in files, and why; empty if none is.
   std::string DescribeOverflow() const;
   // Starts the movers of all GPUs, and attaches one arena to each.

@@ -26,6 +26,12 @@ constexpr seconds kDetachTimeout{60};
 
 GpuUuid Same(const GpuUuid& gpu) { return gpu; }
 
+size_t GpusOf(const std::vector<GpuShard>& shards) {
+  std::set<GpuUuid> gpus;
+  for (const GpuShard& shard : shards) gpus.insert(shard.key.gpu);
+  return gpus.size();
+}
+
 }  // namespace
 
 bool SharedSuspend::PrepareHashes(const GpuUuid& gpu, const Deadline& deadline) {
@@ -45,6 +51,24 @@ uint64_t SharedSuspend::StagingBytes() const {
   return gpus.size() * kLeastArenaLimitBytes;
 }
 
+// Movers are charged to this process's control groups, and the driver to the program's.
+dataplane::MemoryRoom SharedSuspend::OwnNeed(uint64_t driver_bytes, uint64_t staging) const {
+  const uint64_t all = driver_bytes + staging;
+  return {all, ShareMemoryLimit({::getpid()}, members_.front().id.pid) ? all : staging};
+}
+
+Status SharedSuspend::CheckMemory(uint64_t driver_bytes) const {
+  const uint64_t staging = StagingBytes();
+  const uint64_t all = driver_bytes + staging;
+  if (options_.ignore_memory || all == 0) return {};
+  const process::HostPid program = members_.front().id.pid;
+  return RetryWithoutUnusedArenas(services_, [&]() -> Status {
+    STASIS_TRY(CheckHostMemory(OwnNeed(driver_bytes, staging), {::getpid()}));
+    const bool together = ShareMemoryLimit({::getpid()}, program);
+    return CheckHostMemory({all, together ? all : driver_bytes}, program);
+  });
+}
+
 std::string SharedSuspend::DescribeOverflow() const {
   if (store_->why_overflow().empty()) return {};
   uint64_t bytes = 0;
@@ -61,7 +85,7 @@ Status SharedSuspend::MakeRoom(uint64_t driver_bytes, const Deadline& deadline) 
   options.spill_dir = options_.spill_dir;
   options.overflow_dir = options_.overflow_dir;
   options.most_own_bytes = options_.arena_limit_bytes;
-  if (!options.overflow_dir.empty()) options.keep_free_bytes = driver_bytes;
+  if (!options.overflow_dir.empty()) options.keep_free = OwnNeed(driver_bytes, 0);
   options.ignore_memory_check = options_.ignore_memory;
   options.most_bytes = services_.settings.most_arena_bytes;
   STASIS_ASSIGN(store_, dataplane::ArenaStore::Open(services_.paths, options));
@@ -71,13 +95,23 @@ Status SharedSuspend::MakeRoom(uint64_t driver_bytes, const Deadline& deadline) 
     STASIS_TRY(services_.movers->MoverOf(gpu).Start(deadline));
     return {};
   }));
+  std::vector<uint64_t> sizes;
   for (GpuShard& shard : shards_) {
     shard.arena = services_.movers->TakeArena(shard.key);
     if (shard.arena) {
       STASIS_TRY(store_->Reshape(*shard.arena, shard.ranges));
     } else {
-      STASIS_ASSIGN(shard.arena, store_->Acquire(shard.key, shard.owner, shard.ranges));
+      sizes.push_back(dataplane::UsedBytes(shard.ranges));
     }
+  }
+  // Otherwise the arenas that fit could leave no memory for the buffers of those that do not.
+  if (!options_.overflow_dir.empty()) {
+    STASIS_ASSIGN(const bool fit, store_->FitInMemory(sizes));
+    if (!fit) store_->KeepFree(OwnNeed(driver_bytes, GpusOf(shards_) * kLeastArenaLimitBytes));
+  }
+  for (GpuShard& shard : shards_) {
+    if (shard.arena) continue;
+    STASIS_ASSIGN(shard.arena, store_->Acquire(shard.key, shard.owner, shard.ranges));
   }
   overflow_ = DescribeOverflow();
   auto secret = NamingSecretOf(services_.paths);
@@ -128,12 +162,7 @@ Phase SharedSuspend::DataRoom(uint64_t driver_bytes) {
           .timeout = kRoomTimeout,
           .run = [this, driver_bytes](PhaseScope& scope) -> Status {
             STASIS_TRY(MakeRoom(driver_bytes, scope.deadline()));
-            const uint64_t staging = StagingBytes();
-            if (options_.ignore_memory || driver_bytes + staging == 0) return {};
-            return RetryWithoutUnusedArenas(services_, [&]() -> Status {
-              STASIS_TRY(CheckHostMemory(staging, {::getpid()}));
-              return CheckHostMemory(driver_bytes + staging, members_.front().id.pid);
-            });
+            return CheckMemory(driver_bytes);
           },
           .undo = [this]() -> Status {
             AbandonArenas();

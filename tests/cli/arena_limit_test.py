@@ -96,6 +96,23 @@ def bounds(world, store):
     job.finish()
 
 
+def buffers_fit(world, group, store):
+    """Whatever the limit is, the arenas in memory leave room for the buffers of those in files."""
+    job = Program(world, "two", "tree", ["--children", "2", "--memory", "128M", "--interval", "10"]).run()
+    through_files = []
+    for limit in range(280, 600, 40):
+        group.limit_memory(limit * MIB)
+        image = store / f"two-{limit}"
+        done = world.shell(group.command(["stasis", "dump", "two", "-d", store, "--name", image.name, "--json"])).json()
+        through_files.append(any(ON_DISK in note for note in done["notes"]))
+        demand(group.killed() == 0, f"the kernel has killed a process of the group at {limit} MiB")
+        job.restore(image)
+        world.stasis("image", "delete", image)
+    demand(through_files[0] and not through_files[-1], f"{through_files}")
+    job.expect_running()
+    job.finish()
+
+
 def full_disk(world):
     """The disk has room for the file or the image, but not for both."""
     job = Program(world, "full", "counter", ["--memory", "72M"]).run()
@@ -112,7 +129,7 @@ def run(world):
     world.set_gpu(2, "1G")
     store = world.folder / "store-disk"
     with file_system(world, store, 3 << 30, on_disk=True):
-        for test in (below_the_limit, no_disk):
+        for test in (below_the_limit, no_disk, buffers_fit):
             with Group("memory") as group:
                 test(world, group, store)
         bounds(world, store)
