@@ -214,19 +214,31 @@ Status ArenaStore::Reshape(Arena& arena, std::vector<Range> ranges) {
   if (arena.record_.complete && arena.record_.hashes) {
     arena.known_ = {std::move(*arena.record_.hashes), arena.record_.ranges};
   }
-  STASIS_TRY(RemoveRecord(arena));
-  arena.record_.complete = false;
+  // The record on disk says this already.
+  if (!arena.record_.complete && arena.record_.ranges == ranges) return {};
   arena.record_.hashes.reset();
   const std::string folder = FolderOf(arena.path_);
   auto place = std::find_if(places_.begin(), places_.end(),
                             [&](const ArenaPlace& p) { return p.path == folder; });
   if (place == places_.end())
     return Fail(Code::kInternal, arena.path_ + " is not in a folder for arenas");
-  if (place->in_memory()) STASIS_TRY(CheckOwnLimit(bytes - std::min(bytes, arena.capacity_bytes_)));
-  STASIS_TRY(MakingRoom(*place, [&] { return Allocate(arena, *place, bytes); }));
-  arena.record_.data_bytes = bytes;
-  arena.record_.ranges = std::move(ranges);
-  return WriteRecord(arena);
+  const uint64_t more = bytes - std::min(bytes, arena.capacity_bytes_);
+  if (place->in_memory()) STASIS_TRY(CheckOwnLimit(more));
+  ArenaRecord record = arena.record_;
+  record.complete = false;
+  record.data_bytes = bytes;
+  record.ranges = std::move(ranges);
+  arena.record_.complete = false;
+  STASIS_TRY(Bounded(arena, [&]() -> Status {
+    STASIS_TRY(RemoveRecord(arena));
+    STASIS_TRY(MakingRoom(*place, [&] { return Allocate(arena, *place, bytes); }));
+    return WriteFileDurably(RecordPath(arena.path_), Encode(record));
+  }));
+  // Again for the case that a child process has done it.
+  if (more > 0) arena.capacity_bytes_ = FileBytes(bytes);
+  if (place->in_memory()) own_bytes_ += more;
+  arena.record_ = std::move(record);
+  return {};
 }
 
 // The order of places in memory changes with the memory that is free in each, and so while files

@@ -92,8 +92,8 @@ def in_the_middle(stand, held, awaited, options):
         stand.drop_image()
 
 
-def through_files(stand):
-    """GPU data goes through files in the store, which stops answering while they are written."""
+def through_files(stand, phase):
+    """GPU data goes through files in the store, which stops answering before the phase."""
     stand.end_program()
     stand.memory = "72M"
     stand.prepare("running")
@@ -101,12 +101,12 @@ def through_files(stand):
         hold = stand.world.folder / "hold"
         hold.touch()
         operation = stand.begin("dump", "--arena-limit", "64M", "--timeout", TIMEOUT_S,
-                                env={"STASIS_FAULT": f"data-save:before:hold={hold}"})
-        stand.world.await_phase("data-save")
+                                env={"STASIS_FAULT": f"{phase}:before:hold={hold}"})
+        stand.world.await_phase(phase)
         with frozen(store):
             hold.unlink()
             command = ended(operation)
-            demand(command.code == 1 and "data-save" in command.err, f"exit code {command.code}:\n{command}")
+            demand(command.code == 1 and phase in command.err, f"exit code {command.code}:\n{command}")
             demand(stand.program.gpu_state() == "running", "its GPU is not given back")
             stand.program.expect_running()
         wait_until(lambda: stand.world.reap() or not processes.called("stasis-mover"), 60, "a mover still hangs")
@@ -174,7 +174,8 @@ def run(stand: Stand, _):
     for phase in ("cpu-write", "commit"):
         stand.case(f"at {phase}", in_the_middle, phase, phase, [])
     stand.case("at commit, of a program that runs on", in_the_middle, "commit", "commit", ["--leave-running"])
-    stand.case("at data-save, through files", through_files)
+    for phase in ("data-export", "data-save"):
+        stand.case(f"at {phase}, through files", through_files, phase)
     stand.case("behind the commit", behind_the_commit)
     stand.case("while a killed dump is recovered", recovery)
 
