@@ -25,6 +25,7 @@ constexpr seconds kGateTimeout{30};     // like the driver's lock: submitted wor
 constexpr seconds kAgentTimeout{60};    // long enough for lists of a million pieces
 constexpr seconds kSaveTimeout{600};
 constexpr seconds kSaveToDiskTimeout{3600};
+constexpr uint64_t kSlowestDisk = 50'000'000;  // bytes per second
 
 constexpr const char* kUndoGroup = "memory";
 
@@ -288,7 +289,19 @@ Phase SharedSuspend::DataRelease() {
           .undo_group = kUndoGroup};
 }
 
+// The phase's limit is for files, because the plan is made before data-room. Without files, only
+// the user's own limit may be longer than the usual one.
+Deadline SharedSuspend::SaveDeadline(const PhaseScope& scope) const {
+  auto in_memory = [](const GpuShard& shard) { return shard.arena->in_memory(); };
+  if (services_.settings.phase_timeout_s > 0 ||
+      !std::all_of(shards_.begin(), shards_.end(), in_memory)) {
+    return scope.deadline();
+  }
+  return Deadline::In(TimeLeft(scope.deadline(), kSaveTimeout));
+}
+
 Status SharedSuspend::Save(PhaseScope& scope) {
+  const Deadline deadline = SaveDeadline(scope);
   const uint64_t total = bytes();
   std::atomic<uint64_t> before{0};
   Status saved =
@@ -297,13 +310,13 @@ Status SharedSuspend::Save(PhaseScope& scope) {
         bool holds = false;
         for (GpuShard* shard : shards) {
           if (shard->ranges.empty()) continue;
-          if (holds) STASIS_TRY(mover.Release(scope.deadline()));
-          STASIS_TRY(SaveShard(*shard, mover, scope.deadline(),
+          if (holds) STASIS_TRY(mover.Release(deadline));
+          STASIS_TRY(SaveShard(*shard, mover, deadline,
                                [&](uint64_t done) { scope.ReportBytes(before + done, total); }));
           before += shard->bytes();
           holds = true;
         }
-        if (holds) BeginRelease(gpu, scope.deadline());
+        if (holds) BeginRelease(gpu, deadline);
         return {};
       });
   scope.SetBytes(this->saved().copied);
@@ -355,7 +368,7 @@ Phase SharedSuspend::DataSave() {
   return {.name = "data-save",
           .timeout = options_.spill_dir.empty() && options_.overflow_dir.empty()
                          ? kSaveTimeout
-                         : kSaveToDiskTimeout,
+                         : std::max(kSaveToDiskTimeout, seconds(bytes() / kSlowestDisk)),
           .run = [this](PhaseScope& scope) { return Save(scope); },
           .undo = [this]() -> Status {
             (void)AwaitReleased();

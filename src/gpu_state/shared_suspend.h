@@ -129,6 +129,7 @@ class SharedSuspend {
   enum class Gates : uint8_t { kOpen, kClosed };
   Status ExportAll(Gates gates, const Deadline& deadline);
   std::vector<int> Descriptors(const GpuShard& shard) const;
+  Deadline SaveDeadline(const plan::PhaseScope& scope) const;
   Status Save(plan::PhaseScope& scope);
   Status SaveShard(GpuShard& shard, dataplane::MoverLink& mover, const Deadline& deadline,
                    const std::function<void(uint64_t)>& progress);
