@@ -62,6 +62,8 @@ class SharedSuspend {
   const std::vector<std::string>& left_to_driver() const { return left_to_driver_; }
   // Valid after data-save.
   std::vector<GpuShard>& shards() { return shards_; }
+  // Valid after data-room: returns true if data that does not fit into memory goes through files.
+  bool overflows() const { return !overflow_.empty(); }
 
   // `driver_bytes`: host memory that the driver will need besides the arenas. It is charged to the
   // control group of the programs, to which the arenas may be charged too.

@@ -142,7 +142,7 @@ Result<OperationResult> TryDump(Session& session, const Target& target, const Du
   if (!dump.leave_running) result.pid = 0;
 
   DumpRun run(session, std::move(survey), std::move(operation), dump, std::move(facts),
-              std::move(name), *shared, stored);
+              std::move(name), *shared, stored, options.ignore_memory);
   plan::Plan plan = run.MakePlan();
   auto done = Execute(session, run.operation(), plan, options, std::move(result));
   if (!done) {

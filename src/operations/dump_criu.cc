@@ -72,8 +72,22 @@ Phase DumpRun::CriuStart() {
 // The phases that prepare for CRIU, before the program is stopped.
 Phase DumpRun::BeforeStop() {
   // Another program's CRIU writes to a folder of its own.
-  if (!commits_late() || dump_.held || session_.cpu_memory_to_store) return CriuStart();
-  return plan::InOrder("cpu-ready", {CpuRoom(), CriuStart()});
+  const bool to_store = !commits_late() || dump_.held || session_.cpu_memory_to_store;
+  Phase ready = to_store ? CriuStart() : plan::InOrder("cpu-ready", {CpuRoom(), CriuStart()});
+  ready.run = [this, run = std::move(ready.run)](PhaseScope& scope) -> Status {
+    STASIS_TRY(CheckSpaceBesideFiles());
+    return run(scope);
+  };
+  return ready;
+}
+
+// The check before the dump did not know of files with GPU data, which take space until the image
+// is complete.
+Status DumpRun::CheckSpaceBesideFiles() const {
+  if (ignore_memory_ || !shared_.overflows()) return {};
+  return Annotate(checks::CheckImageSpace(session_.services, survey_, dump_.store, dump_.full,
+                                          shared_.bytes() + stored_.bytes()),
+                  "GPU data that does not fit into memory takes disk space beside the image");
 }
 
 // CRIU continues after some errors of its plugin, and would end the program.

@@ -54,7 +54,7 @@ class DumpRun {
  public:
   DumpRun(Session& session, checks::Survey survey, plan::Operation operation,
           const DumpOptions& dump, checks::DumpFacts facts, std::string name,
-          gpu_state::SharedSuspend& shared, gpu_state::SharedResume& stored)
+          gpu_state::SharedSuspend& shared, gpu_state::SharedResume& stored, bool ignore_memory)
       : session_(session),
         survey_(std::move(survey)),
         operation_(std::move(operation)),
@@ -62,7 +62,8 @@ class DumpRun {
         facts_(std::move(facts)),
         name_(std::move(name)),
         shared_(shared),
-        stored_(stored) {}
+        stored_(stored),
+        ignore_memory_(ignore_memory) {}
 
   plan::Plan MakePlan();
   const plan::Operation& operation() const { return operation_; }
@@ -90,6 +91,7 @@ class DumpRun {
   // Defined in dump_criu.cc:
   plan::Phase CriuStart();
   plan::Phase BeforeStop();
+  Status CheckSpaceBesideFiles() const;
   plan::Phase CpuDump();
   plan::Phase Describe();
   Status RunCriu(plan::PhaseScope& scope);
@@ -152,6 +154,7 @@ class DumpRun {
   const std::string name_;
   gpu_state::SharedSuspend& shared_;  // processes whose memory leaves the GPU now
   gpu_state::SharedResume& stored_;   // processes that were suspended before
+  const bool ignore_memory_;          // also the room on the disk is not checked
   // After cpu-room, until the image has the CPU memory. Null if CRIU writes it to the store.
   std::unique_ptr<checkpoint::PageStreams> streams_;
   store::WrittenUnits blocks_;
