@@ -94,11 +94,12 @@ std::string AfterLimitedDump(World& world, const FaultCase& fault,
     auto [ok, outcomes] = fakes::Recover(world);
     if (!ok) return "recover: " + outcomes;
   }
-  if (!world.program.Alive(1)) {
-    return on_disk.HasImage() || fault.fault == Fault::kKill ? "" : "the program was lost";
-  }
   if (!on_disk.DiskIsEmpty()) return "GPU data is left on the disk";
-  return world.WhyNotAsBefore();
+  if (done && !on_disk.HasImage()) return "no image";
+  if (world.program.Alive(1)) return world.WhyNotAsBefore();
+  // Only a kill by the fault itself, before the commit, may cost the program.
+  const bool killed = !done && fault.fault == Fault::kKill;
+  return killed || on_disk.HasImage() ? "" : "the program was lost";
 }
 
 TEST(LimitedDumpTest, EveryFaultCostsTheImageAndNeverTheProgram) {

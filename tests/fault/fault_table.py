@@ -144,6 +144,10 @@ def run_table(stand: Stand, name):
     if name in MAIN and not stand.every:
         for phase, when in ((stand.last_undone, "before"), (planned[-1], "after")):
             stand.case(f"{phase} {when} hang", strike, verb, options, before, phase, when, "hang")
+    if name == "dump" + FILES:
+        # Only the files have the data of a program that CRIU has not saved yet, or not to the end.
+        for phase in ("image-writer", "cpu-write", "commit"):
+            stand.case(f"{phase} before die, in files", strike, verb, options, before, phase, "before", "die")
     # Both outcomes must have occurred; otherwise this table proves nothing.
     demand(stand.seen >= {1, 6}, f"exit codes seen: {stand.seen}")
 
