@@ -9,7 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
 import isolate  # noqa: E402
 import one_world  # noqa: E402
 from control_groups import Group  # noqa: E402
-from disk import file_system  # noqa: E402
+from file_systems import file_system  # noqa: E402
 from programs import Program  # noqa: E402
 from world import demand  # noqa: E402
 

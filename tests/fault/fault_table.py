@@ -17,7 +17,7 @@ nothing is left over; the message names phase and cause; the exit code is the do
 import sys
 
 from stand import Stand, demand, main
-from disk import file_system
+from file_systems import file_system
 
 WHENS = ["before", "after"]
 # The faults, and words that the error must contain.

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from stand import IMAGE, Failed, Stand, demand, main, processes, wait_until
-from disk import file_system
+from file_systems import file_system
 
 FIFREEZE, FITHAW = 0xC0045877, 0xC0045878  # linux/fs.h
 TIMEOUT_S = 8

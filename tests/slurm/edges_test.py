@@ -13,7 +13,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
 import isolate  # noqa: E402
-from disk import file_system  # noqa: E402
+from file_systems import file_system  # noqa: E402
 import processes  # noqa: E402
 from processes import wait_until  # noqa: E402
 from world import demand  # noqa: E402
