@@ -59,6 +59,8 @@ constexpr Row kTable[] = {
      Code::kAlreadyExists},
     {"Pid (\\d+) do not match expected (\\d+)", "the process id $2 is taken",
      "End the process that has it.", Code::kAlreadyExists},
+    {"Unable to create a thread: -17", "the id of one of the program's threads is taken",
+     "End the process that has it.", Code::kAlreadyExists},
     {"Can't fork for (\\d+): (?:Operation not permitted|Permission denied)",
      "this user may not start a process with the id $1",
      "Run it as root; `stasis check` shows what this user may do.", Code::kPermissionDenied},

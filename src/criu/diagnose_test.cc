@@ -24,6 +24,9 @@ constexpr Case kCases[] = {
      "Error (criu/cr-restore.c:1237): Can't fork for 25193: File exists\n"
      "Error (criu/cr-restore.c:2331): Restoring FAILED.\n",
      "the process id 25193 is taken", Code::kAlreadyExists},
+    {"TakenThreadId",
+     "pie: 120: Error (criu/pie/restorer.c:2053): Unable to create a thread: -17\n",
+     "the id of one of the program's threads is taken", Code::kAlreadyExists},
     {"TimeAndTask",
      "(00.031337)  25372: Error (criu/sk-inet.c:1059): inet: Can't bind inet socket (id 7): "
      "Address "
