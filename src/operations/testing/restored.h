@@ -14,20 +14,29 @@
 
 namespace stasis::fakes {
 
-// A thread as that of the driver, in a process that has only copies of its parent's memory.
-inline void StartDriverThread() {
+// The new process has only copies of its parent's memory, and its threads share the memory of one
+// thread in which sanitizers keep their state.
+#ifdef __clang__
+#define STASIS_NOT_SANITIZED \
+  __attribute__((no_sanitize("address", "undefined", "thread", "coverage")))
+#else
+#define STASIS_NOT_SANITIZED
+#endif
+
+STASIS_NOT_SANITIZED inline int SleepForEver(void*) {
+  for (;;) ::syscall(SYS_ppoll, nullptr, 0, nullptr, nullptr, 0);
+}
+
+// A thread as that of the driver.
+STASIS_NOT_SANITIZED inline void StartDriverThread() {
   static char stack[16 << 10];
-  auto sleep = [](void*) {
-    for (;;) ::syscall(SYS_ppoll, nullptr, 0, nullptr, nullptr, 0);
-    return 0;
-  };
-  ::clone(sleep, stack + sizeof stack,
+  ::clone(SleepForEver, stack + sizeof stack,
           CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_SYSVSEM | CLONE_THREAD,
           nullptr);
 }
 
 // Starts a sleeping process of two threads with that pid. Returns 0 if the pid is not available.
-inline pid_t StartWithPid(pid_t pid) {
+STASIS_NOT_SANITIZED inline pid_t StartWithPid(pid_t pid) {
   clone_args arguments{};
   arguments.exit_signal = SIGCHLD;
   arguments.set_tid = reinterpret_cast<uint64_t>(&pid);
@@ -35,9 +44,9 @@ inline pid_t StartWithPid(pid_t pid) {
   const long child = ::syscall(SYS_clone3, &arguments, sizeof arguments);
   if (child == 0) {
     ::syscall(SYS_close_range, 0, ~0u, 0);
-    ::setsid();
+    ::syscall(SYS_setsid);
     StartDriverThread();
-    for (;;) ::pause();
+    SleepForEver(nullptr);
   }
   return child < 0 ? 0 : static_cast<pid_t>(child);
 }
@@ -53,9 +62,13 @@ inline Result<process::HostPid> StartRestored(World& world) {
   const pid_t pid = StartWithPid(process.id.pid.value);
   if (pid == 0) return FailErrno(errno, "clone3");
   // The process starts its second thread itself.
-  for (;;) {
+  for (const Deadline deadline = Deadline::In(std::chrono::seconds(60));;) {
     STASIS_ASSIGN(const auto threads, process::ReadThreads({pid}));
     if (threads.size() == 2) break;
+    if (deadline.passed()) {
+      KillAndReap(pid);
+      return Fail(Code::kInternal, "a fake process has not started its thread");
+    }
     ::sched_yield();
   }
   std::lock_guard lock(world.program.mutex);
