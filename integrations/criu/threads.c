@@ -25,7 +25,7 @@
 static struct {
   pid_t id;
   unsigned long mask;
-} * running;
+}* running;
 static size_t running_count;
 
 /* The ptrace options of these threads while they run and when they are stopped again. */

@@ -138,8 +138,8 @@ TEST_F(TaskTest, MemoryIsReadyWhileTheProgramRuns) {
   task_->OnSignal(SIGTSTP);
   task_->OnSignal(SIGCONT);
   EXPECT_THAT(commands_.log,
-              ElementsAre("reserve stopped", "suspend slurm-7.0.0", kFree,
-                          "resume slurm-7.0.0", "reserve: arena ready --wait slurm-7.0.0"));
+              ElementsAre("reserve stopped", "suspend slurm-7.0.0", kFree, "resume slurm-7.0.0",
+                          "reserve: arena ready --wait slurm-7.0.0"));
   commands_.log.clear();
   task_->OnSignal(SIGTERM);
   EXPECT_THAT(commands_.log,
