@@ -66,13 +66,22 @@ def fill(folder):
 
 
 def full(world, folder, jobs):
-    """Nobody leaves whose data would find no room. Those that wait get the GPU when there is room again."""
+    """No program leaves whose data would find no room. Those that wait get the GPU when there is room again."""
     filler = fill(folder)
-    world.stasis("run", "--share", "--job", "fifth", "--", "true", expect=None)
-    demand("host memory does not suffice" in world.last.err, lambda: f"a fifth program was started: {world.last}")
+
+    # A program that gets its data back frees its file, so the folder is filled again each time.
+    def refused():
+        fill(folder)
+        world.stasis("run", "--share", "--job", "fifth", "--", "true", expect=None)
+        if world.last.code != 0:
+            return True
+        world.stasis("wait", "fifth")
+        world.stasis("delete", "fifth")
+        return False
+    wait_until(refused, PATIENCE_S, "a fifth program is started each time")
+    demand("host memory does not suffice" in world.last.err, lambda: f"a fifth program was refused: {world.last}")
 
     def told(all_shares):
-        # A program that gets its data back frees its file.
         fill(folder)
         return any(share["problem"] for share in all_shares.values())
     await_shares(world, told, "no program says why it waits")
