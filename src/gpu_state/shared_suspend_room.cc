@@ -54,13 +54,15 @@ uint64_t SharedSuspend::StagingBytes() const {
 // Movers are charged to this process's control groups, and the driver to the program's.
 dataplane::MemoryRoom SharedSuspend::OwnNeed(uint64_t driver_bytes, uint64_t staging) const {
   const uint64_t all = driver_bytes + staging;
-  return {all, ShareMemoryLimit({::getpid()}, members_.front().id.pid) ? all : staging};
+  const bool together =
+      !members_.empty() && ShareMemoryLimit({::getpid()}, members_.front().id.pid);
+  return {all, together ? all : staging};
 }
 
 Status SharedSuspend::CheckMemory(uint64_t driver_bytes) const {
   const uint64_t staging = StagingBytes();
   const uint64_t all = driver_bytes + staging;
-  if (options_.ignore_memory || all == 0) return {};
+  if (options_.ignore_memory || all == 0 || members_.empty()) return {};
   const process::HostPid program = members_.front().id.pid;
   return RetryWithoutUnusedArenas(services_, [&]() -> Status {
     STASIS_TRY(CheckHostMemory(OwnNeed(driver_bytes, staging), {::getpid()}));
