@@ -97,7 +97,7 @@ class ArenaStore {
   // suffice is replaced by a file in ArenaOptions::overflow_dir, if that is set. kResourceExhausted
   // names the needed and the free size; kAborted means that the arena is locked. After an error
   // nothing has changed, except that free files may be gone.
-  Result<Arena> Acquire(const ArenaKey& key, uid_t owner, std::vector<Range> ranges);
+  Result<Arena> Acquire(const ArenaKey& key, uid_t owner, const std::vector<Range>& ranges);
 
   // Changes the ranges of an arena and grows it if needed, because sizes estimated before a program
   // is stopped may be wrong. The arena is incomplete afterwards. A mover must attach it again if it

@@ -30,7 +30,8 @@ Status ArenaStore::Bounded(const Arena& arena, const std::function<Status()>& wo
   return {};
 }
 
-Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner, std::vector<Range> ranges) {
+Result<Arena> ArenaStore::Acquire(const ArenaKey& key, uid_t owner,
+                                  const std::vector<Range>& ranges) {
   auto arena = AcquireFirst(key, owner, ranges);
   if (arena || arena.error().code != Code::kResourceExhausted || options_.overflow_dir.empty()) {
     return arena;
