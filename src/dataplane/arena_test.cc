@@ -12,6 +12,7 @@
 #include "base/checksum.h"
 #include "base/file.h"
 #include "base/subprocess.h"
+#include "dataplane/arena_file.h"
 
 namespace stasis::dataplane {
 namespace {
