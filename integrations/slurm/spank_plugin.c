@@ -90,10 +90,10 @@ static int take_option(int value, const char* text, int remote) {
   for (const char* word = text; *word != '\0';) {
     const size_t length = strcspn(word, ","), name = strcspn(word, "=");
     if (name < length ? !lists("every,keep,to,reserve", word, name)
-                      : !lists("reserve,multinode,nopidns", word, length)) {
+                      : !lists("reserve,multinode,together,nopidns", word, length)) {
       slurm_error(
           "--stasis=%s: \"%.*s\" is not an option; "
-          "--stasis[=every=30m,keep=3,to=REPO,reserve,multinode,nopidns|off]",
+          "--stasis[=every=30m,keep=3,to=REPO,reserve,multinode,together,nopidns|off]",
           text, (int)length, word);
       return -1;
     }
@@ -107,13 +107,14 @@ static int take_option(int value, const char* text, int remote) {
   return 0;
 }
 
-static struct spank_option stasis_option = {"stasis",
-                                            "every=30m,keep=3,to=REPO,reserve,multinode,nopidns",
-                                            "dump GPU programs when the job is preempted, and "
-                                            "continue them after the requeue (docs/slurm.md)",
-                                            2 /* the value is optional */,
-                                            1,
-                                            take_option};
+static struct spank_option stasis_option = {
+    "stasis",
+    "every=30m,keep=3,to=REPO,reserve,multinode,together,nopidns",
+    "dump GPU programs when the job is preempted, and "
+    "continue them after the requeue (docs/slurm.md)",
+    2 /* the value is optional */,
+    1,
+    take_option};
 
 /* Sets the launcher to ROOT/libexec/stasis-step, if this file is ROOT/lib/stasis/slurm/stasis.so.
  */
@@ -386,6 +387,22 @@ static int rename_loader_variables(spank_t spank) {
   return result;
 }
 
+/* Writes "LOCAL/COUNT/NODE", the place of the task in its step, if the tasks of the step on a node
+ * are one target; otherwise nothing. */
+static int write_place(spank_t spank, bool is_script, char place[NAME_SIZE]) {
+  uint32_t count = 0, node = 0;
+  int local = 0;
+  place[0] = '\0';
+  if (is_script || !lists(options, "together", strlen("together"))) return 0;
+  if (spank_get_item(spank, S_TASK_ID, &local) != ESPANK_SUCCESS ||
+      spank_get_item(spank, S_JOB_LOCAL_TASK_COUNT, &count) != ESPANK_SUCCESS ||
+      spank_get_item(spank, S_JOB_NODEID, &node) != ESPANK_SUCCESS) {
+    return -1;
+  }
+  snprintf(place, NAME_SIZE, "%d/%u/%u", local, count, node);
+  return 0;
+}
+
 /* Makes the launcher the first word of the task's command line. */
 static int put_launcher_in_front(spank_t spank, const char* pidns) {
   uint32_t job = 0, step = 0, task = 0;
@@ -403,13 +420,19 @@ static int put_launcher_in_front(spank_t spank, const char* pidns) {
   } else {
     snprintf(name, sizeof name, "slurm-%u.%u.%u", job, step, task);
   }
-  const char* front[12] = {launcher, "--job", name, "--restarts", restarts, "--options", options};
+  char place[NAME_SIZE];
+  if (write_place(spank, is_script, place) != 0) return -1;
+  const char* front[14] = {launcher, "--job", name, "--restarts", restarts, "--options", options};
   int words = 7;
   if (is_script) front[words++] = "--script";
   if (given == NOT_GIVEN) front[words++] = "--default";
   if (*pidns != '\0') {
     front[words++] = "--pidns";
     front[words++] = pidns;
+  }
+  if (*place != '\0') {
+    front[words++] = "--member";
+    front[words++] = place;
   }
   front[words++] = "--";
   /* Slurm then starts the program after its other preparations. */

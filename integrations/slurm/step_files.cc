@@ -5,6 +5,8 @@
 
 #include <cerrno>
 
+#include "slurm/node_files.h"
+
 namespace stasis::slurm {
 namespace {
 
@@ -35,6 +37,7 @@ Result<StepFiles> StepFiles::Open(const std::string& job, int restarts, char* co
   const std::string folder = state + "/slurm";
   STASIS_TRY(MakeDirs(folder));
   StepFiles files;
+  files.folder_ = folder;
   files.script_ = folder + "/" + job;
   files.variables_ = files.script_ + ".env";
   files.log_path_ = files.script_ + ".log";
@@ -76,7 +79,7 @@ void StepFiles::Remove(bool keep_log) {
   (void)RemoveFile(script_);
   (void)RemoveTree(variables_);
   if (!keep_log) (void)RemoveFile(log_path_);
-  (void)RemoveFile(errors_path_);
+  RemoveTaskFiles(script_);
 }
 
 }  // namespace stasis::slurm

@@ -5,6 +5,8 @@
 //   JOB.log       what stasis-step and its commands have reported; a step whose srun has ended
 //                 cannot print it any more
 //   JOB.err       the program's standard error, if it is apart from its output (error_output.h)
+//
+// With --stasis=together also those of node_files.h.
 #pragma once
 
 #include <string>
@@ -32,11 +34,14 @@ class StepFiles {
   Result<UniqueFd> OpenLog() const;
   const std::string& log_path() const { return log_path_; }
   const std::string& errors_path() const { return errors_path_; }
+  // The path of all files of the task, without the ending.
+  const std::string& path() const { return script_; }
+  const std::string& folder() const { return folder_; }
 
   void Remove(bool keep_log = false);
 
  private:
-  std::string script_, variables_, log_path_, errors_path_;
+  std::string folder_, script_, variables_, log_path_, errors_path_;
   bool is_requeued_ = false;
 };
 

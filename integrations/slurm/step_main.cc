@@ -21,6 +21,8 @@
 #include "slurm/step_files.h"
 #include "slurm/task.h"
 #include "slurm/task_output.h"
+#include "slurm/together_root.h"
+#include "slurm/together_task.h"
 
 extern char** environ;
 
@@ -132,6 +134,7 @@ int Main(const std::vector<std::string>& words) {
   // Another task's, if its program has started this one.
   ::unsetenv(ipc::kPidnsVariable);
   if (const int code = ExecWithErrors(words); code >= 0) return code;
+  if (const int code = RunTogether(words); code >= 0) return code;
   auto options = ParseTaskOptions(words);
   if (!options) {
     Tell(options.error());
@@ -149,7 +152,8 @@ int Main(const std::vector<std::string>& words) {
   // A helper that stays would delay the end of the step, and its memory is charged to the step.
   // With 0, a suspend would wait until its helper has ended, which takes a second at 40 GB.
   ::setenv("STASIS_HELPER_IDLE_S", "0.1", 1);
-  auto code = RunTask(std::move(*options));
+  auto code =
+      IsTogether(*options) ? RunTogetherTask(std::move(*options)) : RunTask(std::move(*options));
   if (!code) {
     Tell(code.error());
     return ExitCode(code.error());

@@ -6,6 +6,9 @@
 namespace stasis::slurm {
 namespace {
 
+// More than Slurm starts on one node.
+constexpr int64_t kMostTasks = 1 << 16;
+
 tl::unexpected<Error> FailUsage(std::string message, std::string hint = {}) {
   return Fail(Code::kInvalidArgument, Domain::kUsage, 0, std::move(message), std::move(hint));
 }
@@ -48,14 +51,31 @@ Status SetUserOption(const std::string& word, UserOptions& options) {
     options.multinode = true;
     return {};
   }
+  if (word == "together") {
+    options.together = true;
+    return {};
+  }
   if (word == "nopidns") return {};  // for the plugin
   if (name == "reserve" && (equals == word.npos || value == "off")) {
     options.reserve = equals == word.npos;
     return {};
   }
   return FailUsage("--stasis=" + word + " is not an option",
-                   "--stasis[=every=30m,keep=3,to=REPO,reserve,multinode,nopidns], in any "
-                   "selection");
+                   "--stasis[=every=30m,keep=3,to=REPO,reserve,multinode,together,nopidns], in "
+                   "any selection");
+}
+
+// Parses "3/8/0".
+bool ParsePlace(std::string_view text, TaskPlace& place) {
+  int64_t local = 0, count = 0, node = 0;
+  if (!TakeNumber(text, 0, local) || !text.starts_with('/')) return false;
+  text.remove_prefix(1);
+  if (!TakeNumber(text, 1, count) || !text.starts_with('/')) return false;
+  text.remove_prefix(1);
+  if (!TakeNumber(text, 0, node) || !text.empty()) return false;
+  if (local >= count || count > kMostTasks) return false;
+  place = {static_cast<int>(local), static_cast<int>(count), static_cast<int>(node)};
+  return true;
 }
 
 }  // namespace
@@ -113,6 +133,8 @@ Result<TaskOptions> ParseTaskOptions(const std::vector<std::string>& words) {
       if (!TakeNumber(text, 2, init) || !text.empty()) return FailUsage("--pidns FD:PID");
       options.pidns_socket = static_cast<int>(socket);
       options.pidns_init = static_cast<int>(init);
+    } else if (word == "--member") {
+      if (!ParsePlace(value, options.place)) return FailUsage("--member LOCAL/COUNT/NODE");
     } else if (word == "--restarts") {
       std::string_view text = value;
       int64_t number = 0;

@@ -18,10 +18,18 @@ struct UserOptions {
   // Keep host memory ready for the next dump; absent: as arena.reserve of the configuration says.
   std::optional<bool> reserve;
   bool multinode = false;  // processes on different nodes hold no connections to each other
+  bool together = false;   // the tasks of a step on one node are one target
 };
 
 // Returns a usage error that names the wrong word.
 Result<UserOptions> ParseUserOptions(const std::string& text);
+
+// The place of a task in its step.
+struct TaskPlace {
+  int local = 0;  // its number on this node
+  int count = 1;  // tasks of the step on this node
+  int node = 0;   // number of this node in the step
+};
 
 struct TaskOptions {
   std::string job;      // name of the task's job in Stasis
@@ -31,13 +39,19 @@ struct TaskOptions {
   // The init process of the pid namespace that the plugin has made, and the socket to it
   // (ipc/pidns_init.h); 0 and -1: there is none.
   int pidns_init = 0, pidns_socket = -1;
+  TaskPlace place;
   bool by_default = false;  // the job did not ask for --stasis; its partition has it as default
   std::vector<std::string> program;
 };
 
 // stasis-step --job NAME [--restarts N] [--script] [--default] [--options TEXT] [--pidns FD:PID]
-//             -- CMD ARG...
+//             [--member LOCAL/COUNT/NODE] -- CMD ARG...
 Result<TaskOptions> ParseTaskOptions(const std::vector<std::string>& words);
+
+// Returns true if the task and others are one target (together_task.h).
+inline bool IsTogether(const TaskOptions& options) {
+  return options.user.together && !options.script && options.place.count > 1;
+}
 
 // Returns an error if the task belongs to a step over several nodes, unless the option `multinode`
 // is given. Each task is dumped alone, and CRIU cannot dump established connections to other nodes.

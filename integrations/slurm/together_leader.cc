@@ -1,0 +1,216 @@
+// The launcher of the leader.
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/install_layout.h"
+#include "slurm/node_files.h"
+#include "slurm/stasis_commands.h"
+#include "slurm/task.h"
+#include "slurm/task_program.h"
+#include "slurm/together_task.h"
+
+extern char** environ;
+
+namespace stasis::slurm {
+namespace {
+
+class LeaderTask {
+ public:
+  LeaderTask(TaskOptions options, TogetherTask& task, StasisCommands& commands)
+      : options_(std::move(options)),
+        together_(task),
+        commands_(commands),
+        node_(task.meeting.folder + "/" + task.meeting.name) {}
+
+  Result<int> Run(const std::string& step) {
+    STASIS_ASSIGN(NodeLeader members, NodeLeader::Listen(together_.meeting, options_.job));
+    members_ = &members;
+    auto code = RunJob(step);
+    SendEnds(code.value_or(code ? 0 : ExitCode(code.error())));
+    if (!code) {
+      if (!has_begun_ && options_.restarts == 0) RemoveFiles();
+      return code;
+    }
+    together_.CopyAllOutput();
+    const int own = OwnCode(*code);
+    // The logs have the reason of a failed dump, which the job's output may lack.
+    if (*code == 0) RemoveFiles(/*keep_logs=*/job_->dump_failed());
+    return own;
+  }
+
+ private:
+  // Returns the exit code of the common job.
+  Result<int> RunJob(const std::string& step) {
+    auto stops = [this] {
+      ReadSignals();
+      return is_ended_;
+    };
+    Status gathered = members_->Gather(together_.Waiting(stops));
+    if (!gathered && is_ended_) return kDumpedExitCode;  // as a task that has not begun
+    STASIS_TRY(gathered);
+    STASIS_TRY(CheckTasks());
+    STASIS_TRY(Begin(step));
+    while (!job_->exit_code()) {
+      STASIS_TRY(Await());
+      together_.output.Copy();
+      ReadTimer();
+      ReadSignals();
+      for (const TaskSignal& signal : members_->Read()) Handle(signal);
+      // The attached command's end is looked at last, because a signal may have caused it.
+      if (job_->exit_code()) break;
+      if (auto code = commands_.Reap()) job_->OnAttachedEnd(*code);
+    }
+    return *job_->exit_code();
+  }
+
+  std::string PathOf(const std::string& task) const {
+    return together_.meeting.folder + "/" + task;
+  }
+
+  // Refuses what could not be dumped or restored later.
+  Status CheckTasks() {
+    if (together_.has_terminal) {
+      return Fail(Code::kUnimplemented,
+                  "the step has a terminal (srun --pty), but with --stasis=together the tasks have "
+                  "no standard input",
+                  "omit --pty, or `together`");
+    }
+    const std::vector<std::string>& tasks = members_->tasks();
+    std::vector<TaskProgram> programs;
+    for (const std::string& task : tasks) {
+      STASIS_ASSIGN(programs.emplace_back(), ReadTaskProgram(StartFile(PathOf(task))));
+    }
+    STASIS_TRY(CheckGpus(tasks, programs));
+    if (options_.restarts > 0) {
+      STASIS_TRY(CheckSameTasks(together_.meeting.name, node_.ReadTasks(), tasks));
+    }
+    return node_.WriteTasks(tasks);
+  }
+
+  Status Begin(const std::string& step) {
+    // The codes may be of a later time than the image. The root process writes them again.
+    for (const std::string& task : members_->tasks()) {
+      STASIS_TRY(RemoveFile(CodeFile(PathOf(task))));
+    }
+    STASIS_TRY(node_.BeginRun(options_.restarts));
+    TaskOptions common = options_;
+    common.job = together_.meeting.name;
+    common.program = {step, "--together", node_.path()};
+    for (const std::string& task : members_->tasks()) common.program.push_back(PathOf(task));
+    STASIS_ASSIGN(timer_, StartTimer(options_.user.every_s));
+    job_.emplace(std::move(common), commands_);
+    STASIS_TRY(job_->Begin(together_.environment));
+    has_begun_ = true;
+    members_->SendBegun();
+    const std::vector<int> early = std::move(early_signals_);
+    for (const int signal : early) OnSignal(signal);
+    return {};
+  }
+
+  Status Await() {
+    std::vector<pollfd> polls = {{together_.signals.fd(), POLLIN, 0}, {timer_.get(), POLLIN, 0}};
+    together_.output.AddTo(polls);
+    members_->AddTo(polls);
+    if (::poll(polls.data(), polls.size(), -1) < 0 && errno != EINTR) {
+      return FailErrno(errno, "poll");
+    }
+    return {};
+  }
+
+  void ReadTimer() {
+    uint64_t expired = 0;
+    if (::read(timer_.get(), &expired, sizeof expired) == sizeof expired) job_->OnTimer();
+  }
+
+  void ReadSignals() {
+    for (const int signal : together_.signals.Read()) {
+      if (job_) {
+        OnSignal(signal);
+      } else {
+        is_ended_ |= signal == SIGTERM;
+        early_signals_.push_back(signal);
+      }
+    }
+  }
+
+  void OnSignal(int signal) {
+    if (signal == SIGTERM || signal == SIGTSTP || signal == SIGCONT) {
+      job_->OnSignal(signal);
+    } else {
+      Deliver({0, signal});
+    }
+  }
+
+  // Handles a request of a member, or its end.
+  void Handle(const TaskSignal& request) {
+    if (request.signal != 0) return Deliver(request);
+    const std::string& task = members_->tasks()[static_cast<size_t>(request.local)];
+    if (ReadCode(PathOf(task)) || job_->exit_code()) return;
+    // For Slurm the task has ended.
+    commands_.Note("the launcher of " + task + " has ended, so its program is killed");
+    Deliver({request.local, SIGKILL});
+  }
+
+  void Deliver(const TaskSignal& signal) {
+    if (Status put = node_.PutSignal(signal); !put) {
+      return commands_.Note("a signal was not delivered: " + put.error().ToString());
+    }
+    // Earlier, the signal could end the root process.
+    if (!node_.IsSynced()) return;
+    commands_.Run({"kill", "--only", "--signal", std::to_string(SIGUSR1), together_.meeting.name});
+  }
+
+  void SendEnds(int code) {
+    for (size_t i = 1; i < members_->tasks().size(); ++i) {
+      const std::string& task = members_->tasks()[i];
+      members_->SendEnd(static_cast<int>(i), CodeOfTask(task).value_or(code));
+    }
+  }
+
+  // Codes of an earlier start count only if the programs were started or restored.
+  std::optional<int> CodeOfTask(const std::string& task) const {
+    return has_begun_ && !task.empty() ? ReadCode(PathOf(task)) : std::nullopt;
+  }
+
+  int OwnCode(int code) const {
+    std::vector<std::optional<int>> codes;
+    for (const std::string& task : members_->tasks()) codes.push_back(CodeOfTask(task));
+    return LeaderCode(code, codes);
+  }
+
+  void RemoveFiles(bool keep_logs = false) {
+    for (const std::string& task : members_->tasks()) {
+      if (task.empty()) continue;
+      // 1: does not remove them yet.
+      auto files = StepFiles::Open(task, 1, environ);
+      if (files) files->Remove(keep_logs);
+    }
+    node_.Remove();
+  }
+
+  TaskOptions options_;  // of the leader's own task
+  TogetherTask& together_;
+  StasisCommands& commands_;
+  NodeFiles node_;
+  NodeLeader* members_ = nullptr;
+  std::optional<Task> job_;
+  UniqueFd timer_;
+  std::vector<int> early_signals_;
+  bool is_ended_ = false;  // by SIGTERM before the start
+  bool has_begun_ = false;
+};
+
+}  // namespace
+
+Result<int> RunLeader(TaskOptions options, TogetherTask& task) {
+  STASIS_ASSIGN(const std::string root, InstallRoot());
+  STASIS_ASSIGN(const std::string step, LibexecProgram("stasis-step"));
+  StasisCommands commands(root + "/bin/stasis", task.files, options.pidns_socket);
+  if (options.user.reserve) {
+    ::setenv("STASIS_ARENA_RESERVE", *options.user.reserve ? "auto" : "off", 1);
+  }
+  return LeaderTask(std::move(options), task, commands).Run(step);
+}
+
+}  // namespace stasis::slurm
