@@ -46,9 +46,6 @@ ipc::HelperCommand CommandOf(const MoverOptions& options) {
     command.arguments.insert(command.arguments.end(), {option, value});
   };
   if (!options.library.empty()) add("--library", options.library);
-  if (options.idle_timeout.count() > 0) {
-    add("--idle-ms", std::to_string(options.idle_timeout.count()));
-  }
   command.environment = device::DriverEnvironment();
   command.lock_fd = options.inherit_fd;
   return command;
@@ -116,7 +113,9 @@ Result<bool> MoverProcess::ConnectToResident(const Deadline& deadline) {
       ipc::ResidentPath(options_.resident_dir, kNamePrefix + options_.gpu.value, options_.program);
   if (!path) return false;
   ipc::HelperCommand command = CommandOf(options_);
-  command.arguments.insert(command.arguments.end(), {"--listen-as", *path});
+  command.arguments.insert(
+      command.arguments.end(),
+      {"--listen-as", *path, "--idle-ms", std::to_string(options_.idle_timeout.count())});
   STASIS_ASSIGN(helper_, Annotate(ipc::OpenResident(
                                       command, {*path, LeaveRequest(), options_.settle_timeout},
                                       [this](ipc::HelperProcess& helper, const Deadline& answer) {
@@ -228,7 +227,7 @@ Result<Reply> MoverProcess::CallOrStart(const Request& request, std::span<const 
     if (!connected) return WithLimitHint(Result<Reply>(Fail(std::move(connected.error()))));
   }
   auto reply = WithLimitHint(Call(request, fds, deadline));
-  // An idle mover may have exited between two requests; no work is lost then.
+  // The mover may have died since the last request; no work is lost then.
   if (!reply && reply.error().code == Code::kUnavailable && !fresh && !connected()) {
     STASIS_TRY(Connect(deadline));
     reply = Call(request, fds, deadline);

@@ -63,7 +63,7 @@ class MoverProcess {
   Result<wire::Reply> Call(wire::Request request, std::span<const int> fds,
                            const Deadline& deadline, const Progress& progress = {},
                            std::vector<UniqueFd>* out = nullptr, const std::stop_token& stop = {});
-  // Like Call, but starts a mover if needed: a resident one may just have exited.
+  // Like Call, but starts a mover if none is connected or the connected one has died.
   Result<wire::Reply> CallOrStart(const wire::Request& request, std::span<const int> fds,
                                   const Deadline& deadline);
 

@@ -81,9 +81,10 @@ class Server {
     return job_ || busy_;
   }
 
-  // A resident mover does not time out a connected client.
+  // A connected client is not timed out, however long it takes between two requests. A private mover
+  // therefore ends with its client.
   Deadline IdleLimit() {
-    if (options_.idle_timeout.count() == 0 || (options_.resident() && client_)) return {};
+    if (options_.idle_timeout.count() == 0 || client_) return {};
     return Deadline::In(options_.idle_timeout);
   }
 

@@ -1,5 +1,4 @@
 // Copies memory of a program through a mover to an arena and back.
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "ipc/socket.h"
 #include "driver_agent.h"
 
 namespace stasis::dataplane::testing {
@@ -415,19 +415,38 @@ TEST_F(MoverTest, ManyRoundsLeaveNothingBehind) {
   EXPECT_LE(last.rss, first.rss + 4 * kMib);
 }
 
-TEST_F(MoverTest, AnIdleMoverExitsAndIsReplaced) {
-  ArenaStore store = OpenStore();
+// Returns true if the process ends within this time.
+bool EndsWithin(pid_t pid, std::chrono::milliseconds limit) {
+  const auto stat = process::ReadStat({pid});
+  if (!stat) return true;
+  auto pidfd = process::OpenPidfd(stat->id);
+  return !pidfd || ipc::AwaitReadable(pidfd->get(), Deadline::In(limit));
+}
+
+TEST_F(MoverTest, AnIdleResidentMoverExitsAndIsReplaced) {
   MoverOptions options = OptionsFor(0);
   options.idle_timeout = std::chrono::milliseconds(100);
+  options.resident_dir = memory_dir_ + "/residents";
   Mover mover(options);
   ASSERT_DONE(mover.Start(Soon()));
   const pid_t first = mover.pid();
-  auto pidfd = process::OpenPidfd(process::ReadStat({first})->id);
-  ASSERT_TRUE(pidfd);
-  pollfd ended{pidfd->get(), POLLIN, 0};
-  ASSERT_EQ(::poll(&ended, 1, 60000), 1);
+  ASSERT_DONE(mover.Stop());
+  EXPECT_TRUE(EndsWithin(first, std::chrono::minutes(1)));
   ASSERT_DONE(mover.Start(Soon()));
   EXPECT_NE(mover.pid(), first);
+}
+
+// The client may take any time between two requests.
+TEST_F(MoverTest, AMoverWithAClientIsNotIdle) {
+  MoverOptions options = OptionsFor(0);
+  options.idle_timeout = std::chrono::milliseconds(1);
+  for (const bool resident : {true, false}) {
+    SCOPED_TRACE(resident);
+    options.resident_dir = resident ? memory_dir_ + "/residents" : "";
+    Mover mover(options);
+    ASSERT_DONE(mover.Start(Soon()));
+    EXPECT_FALSE(EndsWithin(mover.pid(), std::chrono::milliseconds(100)));
+  }
 }
 
 }  // namespace
