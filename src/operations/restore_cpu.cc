@@ -101,6 +101,7 @@ Status RestoreRun::RenewDeviceNodes() const {
 Status RestoreRun::FindProcesses() {
   processes_ = RecordedProcesses(manifest());
   returned_.clear();
+  if (processes_.empty()) return {};  // the program runs already, and may have finished
   STASIS_ASSIGN(const process::ProcessTree tree, process::ReadTree(root_.pid));
   for (const auto& p : manifest().processes) {
     if (!p.is_cuda()) continue;

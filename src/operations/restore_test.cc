@@ -270,6 +270,37 @@ TEST_F(RestoreTest, DamageIsFoundWhileTheProgramIsStopped) {
   ExpectDamageIsFound(DumpedWithHashes(), /*stops=*/true);
 }
 
+// A program without GPU memory runs as soon as CRIU has restored it.
+TEST_F(RestoreTest, AProgramMayFinishBeforeItIsAdopted) {
+  World world(1);
+  world.program.At(1).uses_gpu = false;
+  const pid_t pid = world.program.root().pid.value;
+  Session session = fakes::MakeSession(world, "dump");
+  DumpOptions dump;
+  dump.store = world.services.paths.images();
+  dump.name = "image";
+  auto dumped = Dump(session, fakes::TargetOf(world), dump, {});
+  ASSERT_TRUE(dumped) << dumped.error().ToString();
+  KillAndReap(pid);
+  session = fakes::MakeSession(world, "restore");
+  session.restore_hosts = std::make_shared<fakes::FakeHosts>(
+      world.log, [&](const criu::NotifyHandler& handler) -> Result<process::HostPid> {
+        EXPECT_EQ(fakes::StartWithPid(pid), pid);
+        criu::Notification notification;
+        notification.moment = criu::Moment::kPostRestore;
+        notification.pid = {pid};
+        EXPECT_TRUE(handler(notification));
+        KillAndReap(pid);
+        return process::HostPid{pid};
+      });
+  RestoreOptions restore;
+  restore.image = ImageOf(world);
+  restore.trust_image = true;
+  auto done = Restore(session, restore, {});
+  EXPECT_TRUE(done) << done.error().ToString();
+  EXPECT_EQ(world.log.Count("host Commit"), 1);
+}
+
 TEST_F(RestoreTest, ARunningProgramsPidsAreTaken) {
   auto world = Dumped();
   ASSERT_TRUE(RunRestore(*world));

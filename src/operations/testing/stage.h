@@ -40,7 +40,10 @@ class FakeHost final : public operations::RestoreHost {
     });
   }
   bool root_ended() const override { return !process::IsAlive(Root()); }
-  std::optional<int> RootStatus(const Deadline&) override { return std::nullopt; }
+  // A root that has ended has done so by itself.
+  std::optional<int> RootStatus(const Deadline&) override {
+    return root_ended() ? std::optional<int>(0) : std::nullopt;
+  }
   Status Commit(const Deadline&) override {
     return log_.Run("host", "Commit", []() -> Status { return {}; });
   }
