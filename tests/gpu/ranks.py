@@ -1,6 +1,7 @@
 """Processes with one GPU each, connected by NCCL. The first process is rank 0 and starts the others.
 
   --ranks N     number of processes, on GPUs 0 to N-1
+  --apart       the ranks are started by somebody else, who gives each its --rank and the same --meet
 """
 
 import os
@@ -12,7 +13,8 @@ import tempfile
 def options(parser, ranks=2):
     parser.add_argument("--ranks", type=int, default=ranks)
     parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--meet", help="the file by which the ranks find each other")
+    parser.add_argument("--meet", help="the file or URL by which the ranks find each other")
+    parser.add_argument("--apart", action="store_true")
 
 
 class Ranks:
@@ -23,7 +25,7 @@ class Ranks:
         self.rank, self.count, self.meet = protocol.options.rank, protocol.options.ranks, protocol.options.meet
         self.others = []
         self.flag = None
-        if self.rank == 0:
+        if self.rank == 0 and not protocol.options.apart:
             # Like torchrun: by default each process would use threads for all processors.
             os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.count)))
             self.meet = os.path.join(tempfile.mkdtemp(), "meet")
@@ -35,7 +37,8 @@ class Ranks:
         import torch.distributed as dist
 
         torch.cuda.set_device(self.rank)
-        dist.init_process_group("nccl", init_method=f"file://{self.meet}", rank=self.rank, world_size=self.count,
+        meet = self.meet if "://" in self.meet else f"file://{self.meet}"
+        dist.init_process_group("nccl", init_method=meet, rank=self.rank, world_size=self.count,
                                 device_id=torch.device("cuda", self.rank))
         self.flag = torch.zeros(1, dtype=torch.int64, device="cuda")
         dist.all_reduce(self.flag)
