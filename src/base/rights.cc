@@ -51,17 +51,18 @@ bool TracingIsRestricted() {
 
 void HoldRights() {
   if (::geteuid() == 0) return;
-  uint64_t wanted = Bit(Right::kCheckpointRestore);
+  uint64_t wanted = Bit(Right::kCheckpointRestore) | Bit(Right::kNetwork);
   if (TracingIsRestricted()) wanted |= Bit(Right::kTrace);
   Keep(Read().permitted & wanted);
 }
 
 bool HasRight(Right right) { return (Read().effective & Bit(right)) != 0; }
 
-void PassRightsOn(bool trace) {
+void PassRightsOn(PassedRights passed) {
   if (::geteuid() == 0) return;
-  for (Right right : {Right::kCheckpointRestore, Right::kTrace}) {
-    if (right == Right::kTrace && !trace) continue;
+  for (Right right : {Right::kCheckpointRestore, Right::kTrace, Right::kNetwork}) {
+    if (right == Right::kTrace && !passed.trace) continue;
+    if (right == Right::kNetwork && !passed.network) continue;
     ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, static_cast<int>(right), 0, 0);
   }
 }

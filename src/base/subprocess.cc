@@ -67,7 +67,8 @@ namespace {
   ::signal(SIGPIPE, SIG_DFL);
   for (int number : options.ignored_signals) ::signal(number, SIG_IGN);
   if (options.rights != SpawnOptions::Rights::kNone) {
-    PassRightsOn(/*trace=*/options.rights == SpawnOptions::Rights::kDump);
+    PassRightsOn(
+        {.trace = options.rights == SpawnOptions::Rights::kDump, .network = options.network_right});
   }
   if (!options.working_directory.empty() && ::chdir(options.working_directory.c_str()) != 0) fail();
   if (options.descriptor_limit) {

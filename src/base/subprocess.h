@@ -31,6 +31,7 @@ struct SpawnOptions {
   std::optional<uint64_t> descriptor_limit;
   // The capabilities that the child gets (base/rights.h).
   enum class Rights : uint8_t { kNone, kRestore, kDump } rights = Rights::kNone;
+  bool network_right = false;  // CAP_NET_ADMIN too; has no effect with kNone
   // Kill the child with SIGKILL when the thread that started it exits. Must not be set for CRIU,
   // see criu/client.h.
   bool die_with_parent = false;

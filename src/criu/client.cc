@@ -143,7 +143,7 @@ SwrkCommand MakeSwrkCommand(const std::string& criu_path, const std::string& plu
 }
 
 Result<Session> Session::Spawn(const std::string& criu_path, const std::map<int, int>& extra_fds,
-                               const std::string& plugins) {
+                               const std::string& plugins, bool network_right) {
   STASIS_ASSIGN(ipc::SocketPair pair, ipc::MakeSocketPair());
   STASIS_ASSIGN(UniqueFd null, Open("/dev/null", O_RDWR));
   SwrkCommand command = MakeSwrkCommand(criu_path, plugins);
@@ -153,6 +153,7 @@ Result<Session> Session::Spawn(const std::string& criu_path, const std::map<int,
   spawn.new_session = true;
   spawn.ignored_signals = {SIGXFSZ};  // required by EndDump
   spawn.rights = SpawnOptions::Rights::kDump;
+  spawn.network_right = network_right;
   spawn.fds = extra_fds;
   spawn.fds[STDERR_FILENO] = null.get();
   spawn.fds[SwrkCommand::kSocketFd] = pair.theirs.get();

@@ -135,10 +135,10 @@ class Session final : public CriuSession {
  public:
   // Starts CRIU as a child in its own session. CRIU keeps the descriptors in `extra_fds` open until
   // it exits: locks, and descriptors that the restored program inherits. The key of each is its
-  // number in CRIU, at least 10.
+  // number in CRIU, at least 10. `network_right`: passes CAP_NET_ADMIN on, to keep TCP connections.
   static Result<Session> Spawn(const std::string& criu_path,
                                const std::map<int, int>& extra_fds = {},
-                               const std::string& plugins = {});
+                               const std::string& plugins = {}, bool network_right = false);
   // Uses a CRIU that another process has started. `criu` may be 0 if the pid is unknown.
   static Session OverSocket(UniqueFd socket, process::HostPid criu = {});
   // For a CRIU in another pid namespace, which created the socket pair itself (see inside.h). All

@@ -18,7 +18,8 @@ class RealCriu final : public Criu {
                                                  const std::map<int, int>& fds,
                                                  const Deadline& deadline) override {
     STASIS_ASSIGN(Session session, inside ? Inside::Spawn(path, request, request.pid, fds, deadline)
-                                          : Session::Spawn(path, fds, request.options.plugins));
+                                          : Session::Spawn(path, fds, request.options.plugins,
+                                                           request.options.tcp == Tcp::kKeep));
     return std::make_unique<Session>(std::move(session));
   }
 };

@@ -150,7 +150,9 @@ constexpr Row kTable[] = {
      "Restore it with the installation that made it.", Code::kUnimplemented},
     // Resources that a dump does not support.
     {"Connected TCP socket", "the program holds an open TCP connection",
-     "Close it with --tcp=close, or keep it with --tcp=keep.", Code::kUnimplemented},
+     "Close it with --tcp=close, or keep it with --tcp=keep (in a task of Slurm: "
+     "--stasis=tcp=close or tcp=keep).",
+     Code::kUnimplemented},
     {"In-flight connection", "the program has not accepted a TCP connection yet",
      "Try again, or drop it with --criu-opt skip-in-flight.", Code::kFailedPrecondition},
     {"Unsupported proto 262", "the program holds a multipath TCP socket",

@@ -102,6 +102,7 @@ Result<Session> Inside::Spawn(const std::string& criu_path, const DumpRequest& r
   if (const auto* init = ipc::PidnsInit::Get(); init && init->pid_namespace() == pid_namespace) {
     spawn.argv.erase(spawn.argv.begin() + 1);
     spawn.rights = SpawnOptions::Rights::kDump;
+    spawn.network_right = request.options.tcp == Tcp::kKeep;
     STASIS_TRY(init->Spawn(spawn, /*pid=*/0));
     return inside.Accept(deadline);
   }

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "base/rights.h"
 #include "criu/rpc.pb.h"
 
 namespace stasis::criu {
@@ -89,7 +90,8 @@ rpc::NetworkLock WireLock(NetworkLock lock) {
   for (const LockName& row : kLocks) {
     if (row.lock == lock) return row.wire;
   }
-  return ProgramExists("iptables") ? rpc::IPTABLES : rpc::NFTABLES;
+  // The older iptables locks a file that only root can open; CRIU itself speaks to nftables.
+  return ::geteuid() == 0 && ProgramExists("iptables") ? rpc::IPTABLES : rpc::NFTABLES;
 }
 
 Status SetTcp(Options& options, std::string_view text) {
@@ -146,23 +148,19 @@ Status Options::Set(const std::string& key_value) {
 
 Status CheckForUser(const Options& options) {
   if (::geteuid() == 0) return {};
-  struct Refused {
-    bool asked;
-    const char* what;
-    const char* why;
-  };
-  const Refused refused[] = {
-      {options.tcp == Tcp::kKeep, "keep TCP connections", "CAP_NET_ADMIN"},
-      {options.link_remap, "save files that were deleted but have another name",
-       "CAP_DAC_READ_SEARCH"},
-  };
-  for (const Refused& row : refused) {
-    if (!row.asked) continue;
+  if (options.tcp == Tcp::kKeep && !HasRight(Right::kNetwork)) {
     return Fail(Code::kPermissionDenied,
-                std::string("only root can ") + row.what + ": CRIU needs " + row.why + " for that",
-                "omit the option, or run the command as root");
+                "user " + std::to_string(::geteuid()) +
+                    " may not keep TCP connections: CRIU needs CAP_NET_ADMIN for that",
+                "omit the option, run the command as root, or let root grant this capability to it "
+                "(docs/security.md); with it, add --no-daemon, because the daemon grants it to no "
+                "user");
   }
-  return {};
+  if (!options.link_remap) return {};
+  return Fail(Code::kPermissionDenied,
+              "only root can save files that were deleted but have another name: CRIU needs "
+              "CAP_DAC_READ_SEARCH for that",
+              "omit the option, or run the command as root");
 }
 
 void Apply(const Options& options, rpc::Opts* opts) {

@@ -23,7 +23,7 @@ Result<Tcp> ParseTcp(const std::string& text);
 
 // How packets of a kept connection are blocked while the program is not running.
 enum class NetworkLock {
-  kAuto,  // iptables if installed, otherwise nftables
+  kAuto,  // for root iptables if installed, otherwise nftables
   kIptables,
   kNftables,
   kSkip,  // not blocked; a packet that arrives while the program is stopped resets the connection

@@ -176,7 +176,8 @@ void CheckTcp(const Search& search, const ScannedFd& fd, int socket) {
   search.Add(fd, "tcp",
              "an open TCP connection" + At(fd) + ", " + AddressText(socket, ::getsockname) +
                  " to " + AddressText(socket, ::getpeername),
-             "Close it with --tcp=close, or keep it with --tcp=keep.");
+             "Close it with --tcp=close, or keep it with --tcp=keep (in a task of Slurm: "
+             "--stasis=tcp=close or tcp=keep).");
 }
 
 constexpr int kCarriedProtocols[] = {IPPROTO_IP,      IPPROTO_TCP,  IPPROTO_UDP,

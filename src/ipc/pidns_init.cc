@@ -29,6 +29,8 @@ namespace {
 
 constexpr uint32_t kMagic = 0x534e4450;  // "PDNS"
 constexpr uint32_t kVersion = 1;
+// Set in PidnsRequest::rights: CAP_NET_ADMIN too.
+constexpr uint32_t kNetworkRight = 1u << 31;
 constexpr uint32_t kSentBefore = 2;  // descriptors before those of the new process
 constexpr uint32_t kMaxTargets = kMaxDescriptors - kSentBefore;
 constexpr uint64_t kMaxTextBytes = 16u << 20;  // more than exec accepts
@@ -44,7 +46,7 @@ struct PidnsRequest {
   uint32_t arguments = 0;  // numbers of strings; the working directory follows them
   uint32_t variables = 0;
   int32_t pid = 0;      // 0: any
-  uint32_t rights = 0;  // SpawnOptions::Rights
+  uint32_t rights = 0;  // SpawnOptions::Rights, and kNetworkRight
   uint32_t new_session = 0;
   uint32_t targets = 0;
   uint64_t ignored_signals = 0;      // bit N - 1: signal N
@@ -126,7 +128,7 @@ std::optional<SpawnOptions> Decode(const PidnsRequest& request, const Packet& pa
       request.targets > kMaxTargets || packet.fds.size() != kSentBefore + request.targets ||
       request.arguments == 0 || request.arguments > kMaxStrings ||
       request.variables > kMaxStrings || request.pid < 0 ||
-      request.rights > static_cast<uint32_t>(SpawnOptions::Rights::kDump)) {
+      (request.rights & ~kNetworkRight) > static_cast<uint32_t>(SpawnOptions::Rights::kDump)) {
     return std::nullopt;
   }
   auto strings = ReadStrings(packet.fds[1].get(), request.arguments + request.variables + 1);
@@ -137,7 +139,8 @@ std::optional<SpawnOptions> Decode(const PidnsRequest& request, const Packet& pa
   options.argv.assign(strings->begin(), strings->begin() + request.arguments);
   options.env.emplace(strings->begin() + request.arguments, strings->end());
   options.new_session = request.new_session != 0;
-  options.rights = static_cast<SpawnOptions::Rights>(request.rights);
+  options.rights = static_cast<SpawnOptions::Rights>(request.rights & ~kNetworkRight);
+  options.network_right = (request.rights & kNetworkRight) != 0;
   for (int signal = 1; signal <= 64; ++signal) {
     if ((request.ignored_signals >> (signal - 1) & 1) != 0) {
       options.ignored_signals.push_back(signal);
@@ -220,6 +223,7 @@ Status PidnsInit::Spawn(const SpawnOptions& options, pid_t pid) const {
                         : options.working_directory);
   request.pid = pid;
   request.rights = static_cast<uint32_t>(options.rights);
+  if (options.network_right) request.rights |= kNetworkRight;
   request.new_session = options.new_session;
   for (int signal : options.ignored_signals) {
     request.ignored_signals |= uint64_t{1} << (signal - 1);

@@ -34,6 +34,7 @@ struct ShimArguments {
   std::map<int, int> fds;
   std::map<std::string, std::string> program_env;
   std::optional<pid_t> new_pidns = {};  // pid of CRIU in the new namespace
+  bool network_right = false;
 };
 
 // Returns this process's environment without the environment variables in `names`.
@@ -92,6 +93,7 @@ Result<UniqueFd> StartShim(const ShimArguments& arguments) {
   spawn.argv.insert(spawn.argv.end(), arguments.argv.begin(), arguments.argv.end());
   spawn.new_session = true;
   if (arguments.mode == "restore") spawn.rights = SpawnOptions::Rights::kRestore;
+  spawn.network_right = arguments.network_right;
   if (init != nullptr) {
     // The starter forks the shim, which forks CRIU.
     STASIS_TRY(init->Spawn(spawn, *arguments.new_pidns - 2));
@@ -230,6 +232,7 @@ Result<RestoreShim> RestoreShim::Start(const RestoreSpec& spec, const Deadline& 
   ShimArguments arguments{"restore",     spec.job_folder, spec.stdio, spec.criu_argv,
                           spec.criu_env, spec.criu_fds,   {}};
   if (spec.new_pidns) arguments.new_pidns = spec.criu_pid;
+  arguments.network_right = spec.network_right;
   RestoreShim shim;
   STASIS_ASSIGN(shim.control_, StartShim(arguments));
   for (;;) {

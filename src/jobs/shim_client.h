@@ -60,6 +60,7 @@ struct RestoreSpec {
   // criu_argv must come from criu::Inside.
   bool new_pidns = false;
   pid_t criu_pid = 0;
+  bool network_right = false;  // CRIU needs CAP_NET_ADMIN, to keep TCP connections
 };
 
 // A tree being restored under a shim. Unless Commit has succeeded, the shim undoes everything when

@@ -51,6 +51,7 @@ Result<std::unique_ptr<criu::CriuSession>> RestoreRun::StartCriu(
   spec.log_path = request.log_path;
   spec.stops_at_end = overlaps_driver_;
   spec.shim.job_folder = store_.Folder(job_);
+  spec.shim.network_right = request.options.tcp == criu::Tcp::kKeep;
   spec.shim.stdio.log = log_;
   if (log_ == store_.OwnLog(job_)) {
     spec.shim.stdio.keep_log_bytes = session_.services.settings.log_bytes;

@@ -52,7 +52,8 @@ namespace {
     if ((value.empty() ? ::unsetenv(name.c_str()) : ::setenv(name.c_str(), value.c_str(), 1)) != 0)
       fail();
   }
-  if (spec.rights) PassRightsOn(/*trace=*/false);
+  // The shim has CAP_NET_ADMIN only for a restore that keeps TCP connections.
+  if (spec.rights) PassRightsOn({.trace = false, .network = true});
   ::execvp(argv[0], argv);
   fail();
   __builtin_unreachable();

@@ -4,11 +4,13 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
 import users
 import isolate
+from processes import wait_until
 from users import ALICE, RESTORER, Program, demand
 
 
@@ -63,6 +65,42 @@ def user_dumps_through_roots_daemon(new):
     del world.env["STASIS_SOCKET"]
 
 
+def user_keeps_connections(new):
+    """With CAP_NET_ADMIN too, and only then; neither the job nor its shim gets it."""
+    world = new(ALICE, (*RESTORER, "net_admin"))
+    script = world.folder / "tcp_pair.py"
+    shutil.copy(pathlib.Path(__file__).resolve().parents[1] / "stage" / "tcp_pair.py", script)
+    world.stasis("run", "--job", "pair", "--", sys.executable, "-B", script)
+
+    def send(word):
+        port = wait_until(lambda: re.search(r"^PORT (\d+)$", world.stasis("logs", "pair").out, re.M), 60, "no port")[1]
+        done = subprocess.run([world.workloads / "udp_send", "--timeout", "60000", port, word], text=True,
+                              capture_output=True, check=False)
+        return done.stdout.strip()
+
+    def expect(count):
+        demand(send("next") == str(count) and send("verify").startswith("OK "), world.stasis("logs", "pair").out)
+        pids = world.named("tcp-pair")
+        demand(len(pids) == 2, f"its processes: {pids}")
+        for pid in (*pids, *world.named("stasis-shim")):
+            demand_no_rights(pid)
+
+    expect(101)
+    world.capabilities = RESTORER
+    refused = world.stasis("dump", "--tcp", "keep", "pair", expect=4)
+    demand("CAP_NET_ADMIN" in refused.err and "security.md" in refused.err, refused)
+    expect(102)
+    world.capabilities = (*RESTORER, "net_admin")
+    world.stasis("dump", "--tcp", "keep", "pair")
+    world.capabilities = RESTORER
+    demand("CAP_NET_ADMIN" in world.stasis("restore", "pair", expect=4).err, world.last)
+    world.capabilities = (*RESTORER, "net_admin")
+    world.stasis("restore", "pair")
+    expect(103)
+    demand(send("quit") == "BYE", "it does not end")
+    world.stasis("wait", "pair")
+
+
 def line_of_the_page(new):
     """Runs the command of docs/security.md as written there, except for the path of `stasis`."""
     page = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text()
@@ -113,5 +151,5 @@ def user_without_rights_suspends_his_job(new):
 
 
 if __name__ == "__main__":
-    sys.exit(users.main(user_dumps_and_restores_his_job, user_dumps_through_roots_daemon, line_of_the_page,
-                        user_without_rights_suspends_his_job))
+    sys.exit(users.main(user_dumps_and_restores_his_job, user_dumps_through_roots_daemon, user_keeps_connections,
+                        line_of_the_page, user_without_rights_suspends_his_job))
