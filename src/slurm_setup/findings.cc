@@ -9,6 +9,7 @@ namespace stasis::slurm_setup {
 namespace {
 
 constexpr int kCheckpointRestore = 40;  // CAP_CHECKPOINT_RESTORE
+constexpr int kNetwork = 12;            // CAP_NET_ADMIN
 constexpr int64_t kDumpedExitCode = 75;
 constexpr int64_t kFewRequeues = 100;
 
@@ -81,7 +82,17 @@ Finding LookAtRights(const Site& site) {
   if ((*site.slurmd_rights >> kCheckpointRestore & 1) == 0) {
     return Cannot("slurmd may not have CAP_CHECKPOINT_RESTORE");
   }
-  return Ok("slurmd can give CAP_CHECKPOINT_RESTORE to launchers");
+  if (!site.plugin || site.plugin->Argument("tcp") != "keep") {
+    return Ok("slurmd can give CAP_CHECKPOINT_RESTORE to launchers");
+  }
+  if ((*site.slurmd_rights >> kNetwork & 1) == 0) {
+    return Warn("slurmd may not have CAP_NET_ADMIN, so jobs with --stasis=tcp=keep fail",
+                "start slurmd with this capability in its bounding set, or remove tcp=keep from " +
+                    site.plugstack);
+  }
+  return Ok(
+      "slurmd can give CAP_CHECKPOINT_RESTORE to launchers, and CAP_NET_ADMIN to those of "
+      "jobs with --stasis=tcp=keep");
 }
 
 Finding LookAtProctrack(const Site& site) {

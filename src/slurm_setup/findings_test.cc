@@ -87,6 +87,11 @@ TEST(SlurmFindings, NameWhatIsWrong) {
       {"launcher cannot", [](Site& s) { s.launcher_works = false; }},
       {"rights cannot", [](Site& s) { s.slurmd_rights = kAllRights >> 1; }},
       {"rights cannot", [](Site& s) { s.last_capability = 39; }},
+      {"rights warning",
+       [](Site& s) {
+         s.plugin->arguments = {"tcp=keep"};
+         s.slurmd_rights = kAllRights & ~(uint64_t{1} << 12);  // without CAP_NET_ADMIN
+       }},
       {"rights note", [](Site& s) { s.slurmd_rights.reset(); }},
       {"proctrack cannot", [](Site& s) { s.config.Set("proctracktype", "proctrack/linuxproc"); }},
       {"task-plugin warning", [](Site& s) { s.config.Set("taskplugin", "task/none"); }},
