@@ -4,15 +4,18 @@
  * Line of plugstack.conf:
  *
  *   optional /usr/lib/stasis/lib/stasis/slurm/stasis.so [launcher=PATH] [partitions=LIST]
+ * [tcp=keep]
  *
  *   launcher    the program stasis-step; default: that of the plugin's own installation
  *   partitions  names, separated by commas, of partitions where --stasis is the default
+ *   tcp=keep    tasks of jobs with --stasis=tcp=keep get CAP_NET_ADMIN too (docs/slurm.md)
  *
- * The launcher gets CAP_CHECKPOINT_RESTORE and no other capability, as an ambient one:
+ * The launcher gets CAP_CHECKPOINT_RESTORE and, unless tcp=keep is given, no other capability, as
+ * an ambient one:
  *
  *   task_init_privileged  as root: keeps the capabilities that slurmstepd needs to become the user,
  *                         and this one, across the change of user ids
- *   task_init             as the user: keeps this one only, and starts the launcher
+ *   task_init             as the user: keeps the launcher's only, and starts the launcher
  *
  * If the job was requeued, task_init_privileged also keeps CAP_SYS_ADMIN; for the batch script it
  * does so always, because it cannot know. task_init makes a pid namespace with it, in which the
@@ -64,6 +67,7 @@ static char launcher[PATH_SIZE];
 static char partitions[1024];
 static char options[OPTIONS_SIZE]; /* the value of --stasis */
 static enum { NOT_GIVEN, GIVEN, OFF } given;
+static bool keeps_tcp;           /* the argument tcp=keep */
 static bool holds_rights;        /* task_init_privileged has changed the capabilities */
 static bool may_make_namespaces; /* and CAP_SYS_ADMIN is among them */
 
@@ -89,11 +93,11 @@ static int take_option(int value, const char* text, int remote) {
   }
   for (const char* word = text; *word != '\0';) {
     const size_t length = strcspn(word, ","), name = strcspn(word, "=");
-    if (name < length ? !lists("every,keep,to,reserve", word, name)
+    if (name < length ? !lists("every,keep,to,reserve,tcp", word, name)
                       : !lists("reserve,multinode,together,nopidns", word, length)) {
       slurm_error(
           "--stasis=%s: \"%.*s\" is not an option; "
-          "--stasis[=every=30m,keep=3,to=REPO,reserve,multinode,together,nopidns|off]",
+          "--stasis[=every=30m,keep=3,to=REPO,reserve,tcp=keep,multinode,together,nopidns|off]",
           text, (int)length, word);
       return -1;
     }
@@ -109,7 +113,7 @@ static int take_option(int value, const char* text, int remote) {
 
 static struct spank_option stasis_option = {
     "stasis",
-    "every=30m,keep=3,to=REPO,reserve,multinode,together,nopidns",
+    "every=30m,keep=3,to=REPO,reserve,tcp=keep,multinode,together,nopidns",
     "dump GPU programs when the job is preempted, and "
     "continue them after the requeue (docs/slurm.md)",
     2 /* the value is optional */,
@@ -139,6 +143,8 @@ int slurm_spank_init(spank_t spank, int count, char** words) {
       snprintf(launcher, sizeof launcher, "%s", words[i] + 9);
     } else if (strncmp(words[i], "partitions=", 11) == 0) {
       snprintf(partitions, sizeof partitions, "%s", words[i] + 11);
+    } else if (strcmp(words[i], "tcp=keep") == 0) {
+      keeps_tcp = true;
     } else {
       slurm_error("stasis: plugstack.conf has an unknown argument: %s", words[i]);
     }
@@ -232,6 +238,14 @@ static bool needs_admin_right(spank_t spank) {
           step == SLURM_BATCH_SCRIPT);
 }
 
+/* The capabilities of the launcher. If slurmd lacks CAP_NET_ADMIN, so does the launcher, which then
+ * refuses to start the program. */
+static uint64_t launcher_rights(void) {
+  const bool network = keeps_tcp && lists(options, "tcp=keep", strlen("tcp=keep")) &&
+                       prctl(PR_CAPBSET_READ, CAP_NET_ADMIN) == 1;
+  return BIT(CAP_CHECKPOINT_RESTORE) | (network ? BIT(CAP_NET_ADMIN) : 0);
+}
+
 int slurm_spank_task_init_privileged(spank_t spank, int count, char** words) {
   (void)count;
   (void)words;
@@ -245,8 +259,7 @@ int slurm_spank_task_init_privileged(spank_t spank, int count, char** words) {
     return 0;
   }
   /* slurmstepd still has to become the user, and task_init to undo the line above. */
-  const uint64_t rights =
-      BIT(CAP_SETUID) | BIT(CAP_SETGID) | BIT(CAP_SETPCAP) | BIT(CAP_CHECKPOINT_RESTORE);
+  const uint64_t rights = BIT(CAP_SETUID) | BIT(CAP_SETGID) | BIT(CAP_SETPCAP) | launcher_rights();
   may_make_namespaces =
       needs_admin_right(spank) && set_rights(rights | BIT(CAP_SYS_ADMIN), false) == 0;
   if (!may_make_namespaces && set_rights(rights, false) != 0) {
@@ -258,10 +271,15 @@ int slurm_spank_task_init_privileged(spank_t spank, int count, char** words) {
   return 0;
 }
 
-/* Leaves this process, which belongs to the user now, CAP_CHECKPOINT_RESTORE alone. */
-static int keep_one_right(void) {
+/* Leaves this process, which belongs to the user now, the capabilities of the launcher alone. */
+static int keep_launcher_rights(void) {
+  const uint64_t rights = launcher_rights();
   if (prctl(PR_SET_SECUREBITS, 0) != 0) return -1; /* needs CAP_SETPCAP */
-  if (set_rights(BIT(CAP_CHECKPOINT_RESTORE), true) != 0) return -1;
+  if (set_rights(rights, true) != 0) return -1;
+  if ((rights & BIT(CAP_NET_ADMIN)) != 0 &&
+      prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_NET_ADMIN, 0, 0) != 0) {
+    return -1;
+  }
   return prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_CHECKPOINT_RESTORE, 0, 0);
 }
 
@@ -274,7 +292,7 @@ static const char* prepare_init(int socket) {
   if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) != 0) {
     return "mount /proc";
   }
-  if (keep_one_right() != 0) return "capabilities";
+  if (keep_launcher_rights() != 0) return "capabilities";
   if (dup2(socket, 3) != 3) return "dup2";
   return NULL;
 }
@@ -354,7 +372,8 @@ static void make_namespace(spank_t spank, char text[32]) {
 }
 
 /* Renames the variables of the dynamic loader, so that no library of the user's choice is loaded
- * into a program that has the right. stasis-step gives them back to the task's program. */
+ * into a program that has the launcher's rights. stasis-step gives them back to the task's program.
+ */
 static int rename_loader_variables(spank_t spank) {
   char** environment = NULL;
   if (spank_get_item(spank, S_JOB_ENV, &environment) != ESPANK_SUCCESS) return -1;
@@ -463,7 +482,7 @@ int slurm_spank_task_init(spank_t spank, int count, char** words) {
   make_namespace(spank, pidns);
   /* From here on an error ends the task: its environment is not the user's any more, and it must
    * not run with a right that it should not have. Slurm ignores errors of an optional plugin. */
-  if (keep_one_right() != 0) {
+  if (keep_launcher_rights() != 0) {
     slurm_error("stasis: cannot set the capabilities of the task: %s", strerror(errno));
     _exit(1);
   }

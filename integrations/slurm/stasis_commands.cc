@@ -100,8 +100,9 @@ Result<Subprocess> StasisCommands::Start(std::vector<std::string> words,
   spawn.argv = std::move(words);
   spawn.fds = std::move(fds);
   if (pidns_socket_ >= 0) spawn.fds[ipc::kPidnsSocketFd] = pidns_socket_;
-  // `stasis` passes the right to CRIU alone.
+  // `stasis` passes the rights to CRIU alone.
   spawn.rights = SpawnOptions::Rights::kDump;
+  spawn.network_right = network_right_;
   auto child = Subprocess::Spawn(spawn);
   if (!child) Tell(child.error());
   return child;

@@ -15,9 +15,12 @@ namespace stasis::slurm {
 // Not safe to call from several threads.
 class StasisCommands : public Commands {
  public:
-  // `stasis`: path of the program. `pidns_socket`: as in TaskOptions.
-  StasisCommands(std::string stasis, StepFiles files, int pidns_socket)
-      : stasis_(std::move(stasis)), files_(std::move(files)), pidns_socket_(pidns_socket) {}
+  // `stasis`: path of the program. The commands get CAP_NET_ADMIN if the task keeps TCP connections.
+  StasisCommands(std::string stasis, StepFiles files, const TaskOptions& options)
+      : stasis_(std::move(stasis)),
+        files_(std::move(files)),
+        pidns_socket_(options.pidns_socket),
+        network_right_(options.user.tcp == "keep") {}
 
   void Note(const std::string& text) override;
   int Run(const std::vector<std::string>& args) override;
@@ -41,7 +44,8 @@ class StasisCommands : public Commands {
 
   std::string stasis_;
   StepFiles files_;
-  int pidns_socket_;
+  int pidns_socket_;  // as in TaskOptions
+  bool network_right_;
   Subprocess attached_;
   std::optional<Subprocess> background_;
   std::optional<Subprocess> reserve_;

@@ -72,7 +72,7 @@ Result<int> RunTask(TaskOptions options) {
   }
   STASIS_ASSIGN(const std::vector<std::string> environment, PrepareEnvironment(files, options));
   STASIS_ASSIGN(const std::string root, InstallRoot());
-  StasisCommands commands(root + "/bin/stasis", files, options.pidns_socket);
+  StasisCommands commands(root + "/bin/stasis", files, options);
   // A program that was started with errors of its own has them after a requeue, too.
   TaskOutput output;
   if (AreApart(STDOUT_FILENO, STDERR_FILENO) || PathExists(files.errors_path())) {
@@ -147,6 +147,10 @@ int Main(const std::vector<std::string>& words) {
     if (options->by_default) Print("stasis-step: the task runs without Stasis:\n");
     Tell(nodes.error());
     return options->by_default ? RunAlone(*options) : ExitCode(nodes.error());
+  }
+  if (Status tcp = CheckTcp(*options, HasRight(Right::kNetwork)); !tcp) {
+    Tell(tcp.error());
+    return ExitCode(tcp.error());
   }
   ::signal(SIGPIPE, SIG_IGN);  // Slurm may close the task's output before it ends
   // A helper that stays would delay the end of the step, and its memory is charged to the step.

@@ -159,13 +159,7 @@ void Task::OnSignal(int signal) {
 
 void Task::OnTimer() {
   if (suspended_ || dumped_ || terminating_ || exit_code_ || !ReadJob().HasProgram()) return;
-  Words words = {"dump", "--leave-running", options_.job};
-  if (options_.user.to.empty()) {
-    words.insert(words.end(), {"--keep", std::to_string(options_.user.keep)});
-  } else {
-    words.insert(words.end(), {"--to", options_.user.to});
-  }
-  commands_.StartBackground(words);
+  commands_.StartBackground(WordsToDump(/*leave_running=*/true));
 }
 
 void Task::OnAttachedEnd(int code) {
@@ -197,14 +191,22 @@ void Task::End(int code) {
   exit_code_ = code;
 }
 
-bool Task::Dump() {
-  Words words = {"dump", options_.job};
+// A restore takes the treatment of TCP connections from the image.
+Words Task::WordsToDump(bool leave_running) const {
+  Words words = {"dump"};
+  if (leave_running) words.emplace_back("--leave-running");
+  words.push_back(options_.job);
   if (options_.user.to.empty()) {
     words.insert(words.end(), {"--keep", std::to_string(options_.user.keep)});
   } else {
     words.insert(words.end(), {"--to", options_.user.to});
   }
-  dump_code_ = commands_.Run(words);
+  if (!options_.user.tcp.empty()) words.insert(words.end(), {"--tcp", options_.user.tcp});
+  return words;
+}
+
+bool Task::Dump() {
+  dump_code_ = commands_.Run(WordsToDump(/*leave_running=*/false));
   // The dump may have succeeded although a later step has failed, such as a copy to a repository.
   dumped_ = dump_code_ == 0 || ReadJob().state == "dumped";
   return dumped_;

@@ -86,6 +86,7 @@ class Task {
   int Finish();
   std::vector<std::string> WordsToRun() const;
   std::vector<std::string> WordsToContinue();
+  std::vector<std::string> WordsToDump(bool leave_running) const;
   bool WasDumped();
   std::vector<std::string> Images();
   void DeleteImages();

@@ -47,6 +47,10 @@ Status SetUserOption(const std::string& word, UserOptions& options) {
     options.to = value;
     return {};
   }
+  if (name == "tcp" && (value == "keep" || value == "close")) {
+    options.tcp = value;
+    return {};
+  }
   if (word == "multinode") {
     options.multinode = true;
     return {};
@@ -61,8 +65,8 @@ Status SetUserOption(const std::string& word, UserOptions& options) {
     return {};
   }
   return FailUsage("--stasis=" + word + " is not an option",
-                   "--stasis[=every=30m,keep=3,to=REPO,reserve,multinode,together,nopidns], in "
-                   "any selection");
+                   "--stasis[=every=30m,keep=3,to=REPO,reserve,tcp=keep|close,multinode,together,"
+                   "nopidns], in any selection");
 }
 
 // Parses "3/8/0".
@@ -97,6 +101,16 @@ Status CheckNodes(const TaskOptions& options, char* const* environment) {
                 "hold no connections to other nodes (docs/slurm.md)");
   }
   return {};
+}
+
+Status CheckTcp(const TaskOptions& options, bool has_network_right) {
+  if (options.user.tcp != "keep" || has_network_right) return {};
+  return Fail(Code::kPermissionDenied,
+              "--stasis=tcp=keep is not permitted on this node: " + options.job +
+                  " would need CAP_NET_ADMIN to keep its TCP connections",
+              "ask the administrator for the argument tcp=keep of stasis.so in plugstack.conf "
+              "(docs/slurm.md), or use --stasis=tcp=close, or omit tcp if the program has no TCP "
+              "connections when it is dumped");
 }
 
 Result<UserOptions> ParseUserOptions(const std::string& text) {

@@ -10,13 +10,14 @@
 
 namespace stasis::slurm {
 
-// As in "--stasis=every=30m,keep=3,to=fleet,reserve".
+// As in "--stasis=every=30m,keep=3,to=fleet,reserve,tcp=keep".
 struct UserOptions {
   int64_t every_s = 0;  // seconds between two dumps while the task runs; 0: none
   int keep = 2;         // images that stay on this machine
   std::string to;       // repository of the images; empty: this machine
   // Keep host memory ready for the next dump; absent: as arena.reserve of the configuration says.
   std::optional<bool> reserve;
+  std::string tcp;         // "keep" or "close" the TCP connections of the program; empty: refuse
   bool multinode = false;  // processes on different nodes hold no connections to each other
   bool together = false;   // the tasks of a step on one node are one target
 };
@@ -57,5 +58,9 @@ inline bool IsTogether(const TaskOptions& options) {
 // is given. Each task is dumped alone, and CRIU cannot dump established connections to other nodes.
 // Finding that out at the preemption would be too late. `environment`: of this process.
 Status CheckNodes(const TaskOptions& options, char* const* environment);
+
+// Returns an error if the task is to keep TCP connections without CAP_NET_ADMIN, which the plugin
+// gives only with its argument tcp=keep. `has_network_right`: this process has the capability.
+Status CheckTcp(const TaskOptions& options, bool has_network_right);
 
 }  // namespace stasis::slurm

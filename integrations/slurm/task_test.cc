@@ -480,6 +480,20 @@ TEST_F(TaskTest, DumpInProgressIsCancelledFirst) {
   }
 }
 
+TEST_F(TaskTest, DumpsTreatConnectionsAsTheTaskAsks) {
+  for (const std::string how : {"keep", "close"}) {
+    commands_ = {};
+    Make("tcp=" + how + ",every=1h", 0);
+    Running();
+    task_->OnTimer();
+    task_->OnSignal(SIGTERM);
+    EXPECT_THAT(
+        commands_.log,
+        ElementsAre("beside: dump --leave-running slurm-7.0.0 --keep 2 --tcp " + how, "cancelled",
+                    "suspend slurm-7.0.0", "dump slurm-7.0.0 --keep 2 --tcp " + how));
+  }
+}
+
 TEST(UserOptions, EverySelection) {
   auto options = ParseUserOptions("every=30m,keep=3,to=fleet");
   ASSERT_TRUE(options);
@@ -492,12 +506,16 @@ TEST(UserOptions, EverySelection) {
   EXPECT_EQ(ParseUserOptions("reserve,keep=1")->reserve, true);
   EXPECT_EQ(ParseUserOptions("reserve=off")->reserve, false);
   EXPECT_TRUE(ParseUserOptions("multinode")->multinode);
+  EXPECT_EQ(ParseUserOptions("keep=4,tcp=keep")->tcp, "keep");
+  EXPECT_EQ(ParseUserOptions("tcp=close")->tcp, "close");
+  EXPECT_EQ(ParseUserOptions("")->tcp, "");
   EXPECT_EQ(ParseUserOptions("")->every_s, 0);
 }
 
 TEST(UserOptions, WrongWordsAreNamed) {
-  for (const char* word : {"keep=0", "keep=", "keep=3x", "every=0", "every=5d", "to=", "often",
-                           "every=-1", "keep=99999999999999999999"}) {
+  for (const char* word :
+       {"keep=0", "keep=", "keep=3x", "every=0", "every=5d", "to=", "often", "every=-1",
+        "keep=99999999999999999999", "tcp=", "tcp=refuse", "tcp=keep=1"}) {
     auto options = ParseUserOptions(word);
     ASSERT_FALSE(options) << word;
     EXPECT_THAT(options.error().message, HasSubstr(word));
@@ -526,6 +544,21 @@ TEST(TaskOptions, CommandLine) {
         Words{"--job", "a", "--pidns", "1:99", "--", "x"},
         Words{"--job", "a", "--pidns", "5:99x", "--", "x"}}) {
     EXPECT_FALSE(ParseTaskOptions(words)) << Joined(words);
+  }
+}
+
+TEST(TaskOptions, ConnectionsAreKeptOnlyWithTheRight) {
+  auto options = ParseTaskOptions({"--job", "slurm-1.0.0", "--options", "tcp=keep", "--", "x"});
+  ASSERT_TRUE(options) << options.error().ToString();
+  EXPECT_TRUE(CheckTcp(*options, /*has_network_right=*/true));
+  const Status refused = CheckTcp(*options, /*has_network_right=*/false);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kPermissionDenied);
+  EXPECT_THAT(refused.error().message, HasSubstr("slurm-1.0.0 would need CAP_NET_ADMIN"));
+  EXPECT_THAT(refused.error().hint, HasSubstr("plugstack.conf"));
+  for (const char* other : {"", "tcp=close"}) {
+    options->user = *ParseUserOptions(other);
+    EXPECT_TRUE(CheckTcp(*options, /*has_network_right=*/false)) << other;
   }
 }
 

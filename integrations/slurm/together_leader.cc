@@ -206,7 +206,7 @@ class LeaderTask {
 Result<int> RunLeader(TaskOptions options, TogetherTask& task) {
   STASIS_ASSIGN(const std::string root, InstallRoot());
   STASIS_ASSIGN(const std::string step, LibexecProgram("stasis-step"));
-  StasisCommands commands(root + "/bin/stasis", task.files, options.pidns_socket);
+  StasisCommands commands(root + "/bin/stasis", task.files, options);
   if (options.user.reserve) {
     ::setenv("STASIS_ARENA_RESERVE", *options.user.reserve ? "auto" : "off", 1);
   }
