@@ -125,6 +125,28 @@ TEST(Site, ReadsThePluginFromAnIncludedFile) {
   ASSERT_TRUE(RemoveTree(folder));
 }
 
+TEST(Site, LooksAtAllEpilogs) {
+  char pattern[] = "/tmp/slurm-epilogs-XXXXXX";
+  const std::string folder = ::mkdtemp(pattern);
+  ASSERT_TRUE(ReplaceFile(folder + "/other", "#!/bin/sh\n"));
+  ASSERT_TRUE(ReplaceFile(folder + "/ours", "#!/bin/sh\nstasis slurm epilog || true\n"));
+  SiteOptions options;
+  options.paths = {folder + "/run", folder + "/data", {}, {}};
+  const auto calls = [&](const char* first, const char* second) {
+    return ReadSite(options,
+                    [&](const std::vector<std::string>&) {
+                      return Result<std::string>(fmt::format(
+                          "Epilog[0] = {0}/{1}\nEpilog[1] = {0}/{2}\n", folder, first, second));
+                    })
+        .epilog_calls;
+  };
+  EXPECT_EQ(calls("other", "ours"), true);
+  EXPECT_EQ(calls("missing", "ours"), true);
+  EXPECT_EQ(calls("other", "other"), false);
+  EXPECT_EQ(calls("other", "missing"), std::nullopt);
+  ASSERT_TRUE(RemoveTree(folder));
+}
+
 TEST(Site, CommandsThatFailTellWhy) {
   EXPECT_EQ(RunBounded({"echo", "yes"}).value_or(""), "yes\n");
   const auto failed = RunBounded({"sh", "-c", "echo reason >&2; exit 3"});

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <sstream>
 
 #include "base/file.h"
 #include "base/subprocess.h"
@@ -114,7 +115,9 @@ std::optional<uint64_t> RightsOfSlurmd(const std::string& proc) {
   if (!processes) return std::nullopt;
   for (const process::HostPid pid : *processes) {
     const auto stat = process::ReadStat(pid);
-    if (!stat || stat->comm != "slurmd") continue;
+    // Debian's slurmd is a link to slurmd-wlm, whose name it has after `scontrol reconfigure`
+    // (23.11).
+    if (!stat || (stat->comm != "slurmd" && !stat->comm.starts_with("slurmd-"))) continue;
     const auto status = ReadFile(fmt::format("{}/{}/status", proc, pid.value), kMaxFile);
     if (!status) continue;
     constexpr std::string_view kName = "\nCapBnd:\t";
@@ -129,10 +132,19 @@ std::optional<uint64_t> RightsOfSlurmd(const std::string& proc) {
   return std::nullopt;
 }
 
-std::optional<bool> DoesEpilogCall(const std::string& path) {
-  const auto text = ReadFile(path, kMaxFile);
-  if (!text) return std::nullopt;
-  return text->find("slurm epilog") != std::string::npos;
+// Looks at a list of programs. Returns no value if one cannot be read and no other one calls it.
+std::optional<bool> DoesEpilogCall(const std::string& paths) {
+  std::optional<bool> calls = false;
+  std::istringstream list(paths);
+  for (std::string path; std::getline(list, path, ',');) {
+    const auto text = ReadFile(path, kMaxFile);
+    if (!text) {
+      calls.reset();
+    } else if (text->find("slurm epilog") != std::string::npos) {
+      return true;
+    }
+  }
+  return calls;
 }
 
 }  // namespace

@@ -79,8 +79,15 @@ Values Values::OfConfig(std::string_view text) {
   Values values;
   for (const std::string_view line : LinesOf(text)) {
     const size_t equals = line.find('=');
-    if (equals != line.npos)
-      values.Set(Trim(line.substr(0, equals)), Trim(line.substr(equals + 1)));
+    if (equals == line.npos) continue;
+    std::string_view name = Trim(line.substr(0, equals));
+    std::string value(Trim(line.substr(equals + 1)));
+    if (const size_t bracket = name.find('['); bracket != name.npos && name.ends_with(']')) {
+      name = name.substr(0, bracket);
+      const std::string before = values.Get(Lower(name));
+      if (!before.empty()) value = before + "," + value;
+    }
+    values.Set(name, value);
   }
   return values;
 }

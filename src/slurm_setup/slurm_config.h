@@ -29,7 +29,8 @@ std::optional<Release> FindRelease(std::string_view plugin);
 // Settings by their names in lower case. Those that are not set are absent.
 class Values {
  public:
-  // Parses the output of `scontrol show config`, which includes cgroup.conf.
+  // Parses the output of `scontrol show config`, which includes cgroup.conf. Settings that may be
+  // given several times, as "Epilog[0]" and "Epilog[1]" (24.05), become one list with commas.
   static Values OfConfig(std::string_view text);
   // Parses NAME=VALUE words of one line of `scontrol --oneliner show ...`.
   static Values OfWords(std::string_view line);

@@ -31,6 +31,12 @@ TEST(SlurmConfig, ReadsWhatScontrolPrints) {
   EXPECT_FALSE(values.HasNumber("preemptmode", 75));
 }
 
+TEST(SlurmConfig, JoinsSettingsThatAreGivenSeveralTimes) {
+  const Values values = Values::OfConfig(
+      "Epilog[0]               = /etc/a\nEpilog[1] = /etc/b\nEpilogMsgTime = 2000 usec\n");
+  EXPECT_EQ(values.Get("epilog"), "/etc/a,/etc/b");
+}
+
 TEST(SlurmConfig, ReadsPartitions) {
   const Values values =
       Values::OfWords("PartitionName=low GraceTime=20 PreemptMode=REQUEUE QoS=N/A");
