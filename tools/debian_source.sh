@@ -71,6 +71,40 @@ download_source() {
   /usr/lib/apt/apt-helper download-file "$uri" "$archive" "$checksum" >>"$work/apt.log" 2>&1
 }
 
+# unpack_header SUITE NAME TITLE PACKAGE FOLDER INCLUDE TESTED: see unpack_headers.
+unpack_header() {
+  find_package "$1" "$4" && download_source || return 1
+  case $found in
+    "$5".*) ;;
+    *)
+      echo "the suite has $3 $found now" >>"$work/apt.log"
+      return 1
+      ;;
+  esac
+  [ "$found" = "$7" ] || note "Debian $1 now has $3 $found; Stasis was tested with $7"
+  dpkg-deb -x "$archive" "$work/files"
+  rm -rf "${cache:?}/$2/$5"
+  mkdir -p "$cache/$2/$5"
+  mv "$work/files/usr/include/$6" "$cache/$2/$5/$6"
+}
+
+# unpack_headers NAME TITLE PACKAGE INCLUDE: for each line "SUITE FOLDER VERSION" of tools/NAME.table, unpacks the folder
+# INCLUDE of the package's headers to .cache/NAME/FOLDER, if its version begins with FOLDER. TITLE is the name in messages.
+# What an earlier run has unpacked stays. Returns false if there is nothing.
+unpack_headers() {
+  count=0
+  while read -r suite folder tested; do
+    case $suite in '' | '#'*) continue ;; esac
+    if unpack_header "$suite" "$1" "$2" "$3" "$folder" "$4" "$tested"; then
+      say "$2 $found: headers in .cache/$1/$folder"
+    else
+      note "could not get the headers of $2 from Debian $suite: $(tail -n 1 "$work/apt.log" 2>/dev/null)"
+    fi
+    [ ! -d "$cache/$1/$folder" ] || count=$((count + 1))
+  done <"tools/$1.table"
+  [ "$count" -gt 0 ]
+}
+
 # fetch_from_suite PACKAGE LEAST SUITE: downloads the package's source archive, of version LEAST or newer.
 fetch_from_suite() {
   find_source "$3" "$1" '\.orig\.tar\.[gx]z' || return 1

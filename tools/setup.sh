@@ -9,7 +9,7 @@ if [ -n "${STASIS_NO_SETUP:-}" ]; then
   exit 0
 fi
 now=$(stamp_of tools/packages.txt tools/debian_source.sh tools/criu.table tools/criu.sh tools/curl.table tools/curl.sh \
-  tools/sshd.sh tools/hip.table tools/hip.sh cmake/hardening.table)
+  tools/sshd.sh tools/hip.table tools/hip.sh tools/slurm.table tools/slurm.sh cmake/hardening.table)
 if is_stamped setup "$now"; then
   [ "${1:-}" = --quiet ] || note "nothing to do: this machine is set up already"
   exit 0
@@ -21,4 +21,5 @@ tools/criu.sh
 tools/curl.sh
 tools/sshd.sh
 tools/hip.sh
+tools/slurm.sh
 set_stamp setup "$now"

@@ -4,13 +4,13 @@
 #include <memory>
 
 #include "api/methods.h"
-#include "base/file.h"
 #include "base/install_layout.h"
 #include "cli/message_json.h"
 #include "cli/operation.h"
 #include "slurm_setup/epilog.h"
 #include "slurm_setup/findings.h"
 #include "slurm_setup/lines.h"
+#include "slurm_setup/plugins.h"
 #include "slurm_setup/site.h"
 
 extern char** environ;
@@ -58,14 +58,14 @@ Outcome ShowLines(const Globals& globals, const std::vector<std::string>& partit
   slurm_setup::LineOptions options;
   STASIS_ASSIGN(options.root, InstallRoot());
   options.partitions = partitions;
+  options.plugins = slurm_setup::FindPlugins(options.root);
   // "slurm-wlm 22.05.8"
   if (const auto version = slurm_setup::RunBounded({"scontrol", "--version"})) {
     options.release = slurm_setup::ParseRelease(version->substr(version->find(' ') + 1));
   }
   // Slurm's commands do nothing without a configuration.
-  if (!options.release) {
-    const auto plugin = ReadFile(options.root + "/lib/stasis/slurm/stasis.so");
-    if (plugin) options.release = slurm_setup::FindRelease(*plugin);
+  if (!options.release && !options.plugins.empty()) {
+    options.release = options.plugins.front().release;
   }
   const auto files = slurm_setup::LinesFor(options);
   json document = json::array();

@@ -147,6 +147,30 @@ TEST(Site, LooksAtAllEpilogs) {
   ASSERT_TRUE(RemoveTree(folder));
 }
 
+TEST(Site, FindsThePluginsOfAnInstallation) {
+  char pattern[] = "/tmp/slurm-plugins-XXXXXX";
+  const std::string folder = ::mkdtemp(pattern);
+  EXPECT_EQ(ReleasesOf(FindPlugins(folder)), "no release");
+  const std::pair<const char*, const char*> files[] = {
+      {"slurm-24.11", "stasis: compiled for Slurm 0x180b05"},
+      {"slurm", "stasis: compiled for Slurm 0x160508"},
+      {"slurm-25.05", "no plugin"},
+      {"slurmy", "stasis: compiled for Slurm 0x190500"}};
+  for (const auto& [name, text] : files) {
+    ASSERT_TRUE(MakeDirs(folder + "/lib/stasis/" + name));
+    ASSERT_TRUE(ReplaceFile(folder + "/lib/stasis/" + name + "/stasis.so", text));
+  }
+  const auto plugins = FindPlugins(folder);
+  EXPECT_EQ(ReleasesOf(plugins), "22.05 and 24.11");
+  EXPECT_EQ(plugins[0].path, DefaultPlugin(folder));
+  const InstalledPlugin* newer = PluginFor(plugins, Release{24, 11});
+  ASSERT_NE(newer, nullptr);
+  EXPECT_EQ(newer->path, folder + "/lib/stasis/slurm-24.11/stasis.so");
+  EXPECT_EQ(PluginFor(plugins, Release{25, 5}), nullptr);
+  EXPECT_EQ(PluginFor(plugins, std::nullopt), nullptr);
+  ASSERT_TRUE(RemoveTree(folder));
+}
+
 TEST(Site, CommandsThatFailTellWhy) {
   EXPECT_EQ(RunBounded({"echo", "yes"}).value_or(""), "yes\n");
   const auto failed = RunBounded({"sh", "-c", "echo reason >&2; exit 3"});

@@ -59,8 +59,12 @@ Finding LookAtRelease(const Site& site) {
   const auto release = site.release();
   if (!release) return Warn(site.config.Get("slurm_version") + " is an unknown version of Slurm");
   if (*release != *site.compiled_for) {
+    const InstalledPlugin* right = PluginFor(site.plugins, release);
     return Cannot(fmt::format("the plugin is for Slurm {}, and Slurm is {}",
-                              ToString(*site.compiled_for), ToString(*release)));
+                              ToString(*site.compiled_for), ToString(*release)),
+                  right != nullptr
+                      ? fmt::format("write {} in its place in {}", right->path, site.plugstack)
+                      : "");
   }
   return Ok("the plugin is for Slurm " + ToString(*release));
 }

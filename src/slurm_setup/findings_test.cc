@@ -164,7 +164,10 @@ TEST(SlurmFindings, ThePageHasTheTableOfTheCode) {
 TEST(SlurmLines, MakeAGoodCluster) {
   Site site = GoodSite();
   site.config = Values();
-  for (const ConfigFile& file : LinesFor({"/opt/stasis", Release{24, 11}, {"gpu", "low"}})) {
+  for (const ConfigFile& file : LinesFor({"/opt/stasis",
+                                          Release{24, 11},
+                                          {"gpu", "low"},
+                                          {{"/opt/stasis/24/stasis.so", {24, 11}}}})) {
     for (const ConfigLine& line : file.lines) {
       if (file.name == "slurm.conf" || file.name == "cgroup.conf") {
         const size_t equals = line.text.find('=');
@@ -177,16 +180,45 @@ TEST(SlurmLines, MakeAGoodCluster) {
   site.config.Set("slurm_version", "24.11.1");
   site.compiled_for = Release{24, 11};
   EXPECT_EQ(Bad(site), "memory-limit note");
-  EXPECT_EQ(site.plugin->path, "/opt/stasis/lib/stasis/slurm/stasis.so");
+  EXPECT_EQ(site.plugin->path, "/opt/stasis/24/stasis.so");
   EXPECT_EQ(site.plugin->Argument("partitions"), "gpu,low");
 }
 
 TEST(SlurmLines, AreOnlyThoseOfTheRelease) {
-  EXPECT_THAT(TextOf(LinesFor({"/opt", Release{24, 5}, {}})), HasSubstr("\nMaxBatchRequeue="));
-  EXPECT_THAT(TextOf(LinesFor({"/opt", std::nullopt, {}})), HasSubstr("\nMaxBatchRequeue="));
-  const std::string older = TextOf(LinesFor({"/opt", Release{22, 5}, {}}));
+  EXPECT_THAT(TextOf(LinesFor({"/opt", Release{24, 5}, {}, {}})), HasSubstr("\nMaxBatchRequeue="));
+  EXPECT_THAT(TextOf(LinesFor({"/opt", std::nullopt, {}, {}})), HasSubstr("\nMaxBatchRequeue="));
+  const std::string older = TextOf(LinesFor({"/opt", Release{22, 5}, {}, {}}));
   EXPECT_EQ(older.find("MaxBatchRequeue"), older.npos);
-  EXPECT_THAT(older, HasSubstr("\noptional /opt/lib/stasis/slurm/stasis.so\n"));
+}
+
+TEST(SlurmLines, NameThePluginOfTheRelease) {
+  const std::vector<InstalledPlugin> plugins = {
+      {"/opt/lib/stasis/slurm/stasis.so", {22, 5}},
+      {"/opt/lib/stasis/slurm-24.11/stasis.so", {24, 11}}};
+  const auto text = [&](const std::optional<Release>& release) {
+    return TextOf(LinesFor({"/opt", release, {}, plugins}));
+  };
+  EXPECT_THAT(text(Release{22, 5}), HasSubstr("\noptional /opt/lib/stasis/slurm/stasis.so\n"));
+  EXPECT_THAT(text(Release{24, 11}),
+              HasSubstr("\noptional /opt/lib/stasis/slurm-24.11/stasis.so\n"));
+  EXPECT_EQ(text(Release{24, 11}).find("refuses"), std::string::npos);
+  EXPECT_THAT(text(Release{25, 5}),
+              HasSubstr("Slurm 25.05 refuses this plugin: the installation has plugins for 22.05 "
+                        "and 24.11.\noptional /opt/lib/stasis/slurm/stasis.so\n"));
+}
+
+TEST(SlurmFindings, NameThePluginOfTheRelease) {
+  Site site = GoodSite();
+  site.config.Set("slurm_version", "24.11.5");
+  const auto fix = [&] {
+    for (const Judged& judged : JudgeSite(site)) {
+      if (std::string_view(judged.check->id) == "plugin-release") return judged.finding.fix;
+    }
+    return std::string();
+  };
+  EXPECT_THAT(fix(), HasSubstr("build Stasis"));
+  site.plugins = {{"/lib/slurm-24.11/stasis.so", {24, 11}}};
+  EXPECT_EQ(fix(), "write /lib/slurm-24.11/stasis.so in its place in /etc/plugstack.conf");
 }
 
 }  // namespace

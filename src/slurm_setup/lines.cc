@@ -10,6 +10,23 @@ namespace {
 
 constexpr int kManyRequeues = 10000;
 
+// Returns the line of the plugin for Slurm's release. If there is none, the reason says so.
+ConfigLine PluginLineFor(const LineOptions& options) {
+  const InstalledPlugin* plugin = PluginFor(options.plugins, options.release);
+  ConfigLine line{"optional " + (plugin != nullptr ? plugin->path : DefaultPlugin(options.root)),
+                  "After all other lines. With `required`, a missing file would make all jobs "
+                  "fail."};
+  if (!options.partitions.empty()) {
+    line.text += fmt::format(" partitions={}", fmt::join(options.partitions, ","));
+  }
+  if (options.release && plugin == nullptr) {
+    line.reason +=
+        fmt::format(" Slurm {} refuses this plugin: the installation has plugins for {}.",
+                    ToString(*options.release), ReleasesOf(options.plugins));
+  }
+  return line;
+}
+
 }  // namespace
 
 std::vector<ConfigFile> LinesFor(const LineOptions& options) {
@@ -34,15 +51,9 @@ std::vector<ConfigFile> LinesFor(const LineOptions& options) {
     slurm.push_back({fmt::format("MaxBatchRequeue={}", kManyRequeues),
                      "Slurm 24.05 and newer counts preemptions, and holds a job after the fifth."});
   }
-  std::string plugin = "optional " + options.root + "/lib/stasis/slurm/stasis.so";
-  if (!options.partitions.empty()) {
-    plugin += fmt::format(" partitions={}", fmt::join(options.partitions, ","));
-  }
   return {
       {"slurm.conf", std::move(slurm)},
-      {"plugstack.conf",
-       {{plugin,
-         "After all other lines. With `required`, a missing file would make all jobs fail."}}},
+      {"plugstack.conf", {PluginLineFor(options)}},
       {"cgroup.conf",
        {{"ConstrainRAMSpace=yes",
          "A dump copies GPU memory to host memory. Jobs need as much host memory (--mem)."},

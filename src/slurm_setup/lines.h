@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "slurm_setup/plugins.h"
 #include "slurm_setup/slurm_config.h"
 
 namespace stasis::slurm_setup {
@@ -22,6 +23,7 @@ struct LineOptions {
   std::string root;                     // of the installation
   std::optional<Release> release;       // of Slurm here, if known
   std::vector<std::string> partitions;  // where --stasis is the default
+  std::vector<InstalledPlugin> plugins;
 };
 
 std::vector<ConfigFile> LinesFor(const LineOptions& options);

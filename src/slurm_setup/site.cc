@@ -216,6 +216,7 @@ Site ReadSite(const SiteOptions& options, const RunCommand& run) {
     }
   }
   ReadPlugin(options, site);
+  site.plugins = FindPlugins(options.root);
   if (const std::string epilog = site.config.Get("epilog"); !epilog.empty()) {
     site.epilog_calls = DoesEpilogCall(epilog);
   }

@@ -9,6 +9,7 @@
 
 #include "base/paths.h"
 #include "base/result.h"
+#include "slurm_setup/plugins.h"
 #include "slurm_setup/slurm_config.h"
 
 namespace stasis::slurm_setup {
@@ -30,7 +31,8 @@ struct Site {
   std::optional<PluginLine> plugin;
   std::string plugin_path;  // absolute
   bool plugin_exists = false;
-  std::optional<Release> compiled_for;  // the release of the plugin's file
+  std::optional<Release> compiled_for;   // the release of the plugin's file
+  std::vector<InstalledPlugin> plugins;  // of the installation of the running command
   std::string launcher;
   bool launcher_works = false;
 

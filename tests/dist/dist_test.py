@@ -75,7 +75,7 @@ def layout(folder: pathlib.Path) -> None:
             fail(f"{name} is missing")
     # Like every plugin of Slurm, it is compiled natively.
     if not EMULATOR:
-        for name in ("libexec/stasis-step", "lib/stasis/slurm/stasis.so"):
+        for name in ("libexec/stasis-step", "lib/stasis/slurm/stasis.so", "lib/stasis/slurm-24.11/stasis.so"):
             if not (tree / name).exists():
                 fail(f"{name} is missing")
     for part in ("criu", "curl"):
