@@ -10,6 +10,8 @@
 #include <cstdlib>
 
 #include "base/file.h"
+#include "base/install_layout.h"
+#include "base/rights.h"
 #include "ipc/pidns_init.h"
 #include "slurm/error_output.h"
 
@@ -18,8 +20,10 @@ extern char** environ;
 namespace stasis::slurm {
 namespace {
 
-// The plugin renames variables of the dynamic loader, so that no library of the user is loaded into
-// programs that have CRIU's right. They are for the task's program alone.
+// Variables of the dynamic loader are for the task's program alone: no library of the user may be
+// loaded into programs that have the launcher's rights. They are renamed by the plugin, and by this
+// program where Slurm runs TaskProlog after the plugin (23.11), because that needs them and may set
+// them.
 constexpr std::string_view kRenamed = "STASIS_TASK_LD_";
 constexpr std::string_view kRenamedPrefix = "STASIS_TASK_";
 
@@ -79,6 +83,27 @@ Result<UniqueFd> StartTimer(int64_t every_s) {
     return FailErrno(errno, "timerfd");
   }
   return timer;
+}
+
+void RestartWithoutLoaderVariables(char** argv) {
+  std::vector<std::string> renamed;
+  std::vector<char*> environment;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (std::string_view(*variable).starts_with("LD_")) {
+      renamed.push_back(std::string(kRenamedPrefix) + *variable);
+    } else {
+      environment.push_back(*variable);
+    }
+  }
+  if (renamed.empty()) return;
+  for (std::string& variable : renamed) environment.push_back(variable.data());
+  environment.push_back(nullptr);
+  PassRightsOn({.trace = TracingIsRestricted(), .network = HasRight(Right::kNetwork)});
+  // /proc/self/exe would name the process "exe".
+  const auto path = LibexecProgram("stasis-step");
+  if (path) ::execve(path->c_str(), argv, environment.data());
+  Tell(path ? ErrnoError(errno, "cannot start again without the variables of the dynamic loader")
+            : path.error());
 }
 
 std::vector<std::string> ProgramEnvironment() {

@@ -41,7 +41,11 @@ class TaskSignals {
 // Returns a timer that expires every so many seconds; with 0, never.
 Result<UniqueFd> StartTimer(int64_t every_s);
 
-// Returns the variables that the plugin has renamed under their own names, and the new names
+// Renames the variables of the dynamic loader and starts this program again, without the libraries
+// that they name. Returns if there are none, or if that fails.
+void RestartWithoutLoaderVariables(char** argv);
+
+// Returns the renamed variables under their own names, and the new names
 // without a value, which removes them from the program's environment.
 std::vector<std::string> ProgramEnvironment();
 

@@ -371,9 +371,9 @@ static void make_namespace(spank_t spank, char text[32]) {
   }
 }
 
-/* Renames the variables of the dynamic loader, so that no library of the user's choice is loaded
- * into a program that has the launcher's rights. stasis-step gives them back to the task's program.
- */
+/* Before Slurm 23.11: renames the variables of the dynamic loader, so that no library of the user's
+ * choice is loaded into a program that has the launcher's rights. stasis-step gives them back to the
+ * task's program. */
 static int rename_loader_variables(spank_t spank) {
   char** environment = NULL;
   if (spank_get_item(spank, S_JOB_ENV, &environment) != ESPANK_SUCCESS) return -1;
@@ -486,7 +486,10 @@ int slurm_spank_task_init(spank_t spank, int count, char** words) {
     slurm_error("stasis: cannot set the capabilities of the task: %s", strerror(errno));
     _exit(1);
   }
-  if (rename_loader_variables(spank) != 0 || put_launcher_in_front(spank, pidns) != 0) {
+  /* Slurm 23.11 and newer runs TaskProlog before it starts the launcher. The script needs these
+   * variables and may set them, so stasis-step renames them. */
+  if ((find_prepend() == NULL && rename_loader_variables(spank) != 0) ||
+      put_launcher_in_front(spank, pidns) != 0) {
     slurm_error("stasis: cannot prepare the task");
     _exit(1);
   }

@@ -129,12 +129,13 @@ int EndAs(int code) {
   return code;
 }
 
-int Main(const std::vector<std::string>& words) {
+int Main(const std::vector<std::string>& words, char** argv) {
   HoldRights();
   // Another task's, if its program has started this one.
   ::unsetenv(ipc::kPidnsVariable);
   if (const int code = ExecWithErrors(words); code >= 0) return code;
   if (const int code = RunTogether(words); code >= 0) return code;
+  RestartWithoutLoaderVariables(argv);
   auto options = ParseTaskOptions(words);
   if (!options) {
     Tell(options.error());
@@ -168,4 +169,4 @@ int Main(const std::vector<std::string>& words) {
 }  // namespace
 }  // namespace stasis::slurm
 
-int main(int argc, char** argv) { return stasis::slurm::Main({argv + 1, argv + argc}); }
+int main(int argc, char** argv) { return stasis::slurm::Main({argv + 1, argv + argc}, argv); }

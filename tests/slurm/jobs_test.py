@@ -132,7 +132,7 @@ def killed(cluster):
 
 def missing_parts(cluster):
     """A missing plugin breaks no job, and without the launcher a task runs without Stasis."""
-    plugin = f"{cluster.world.build}/{slurm.PLUGIN}"
+    plugin = cluster.plugin
     for words, options in (("/no/such/stasis.so", ()), (f"{plugin} launcher=/no/such/launcher", ("--stasis",)),
                            (f"{plugin} partitions=low", ("--stasis=off",))):
         cluster.set_plugin(words)
@@ -190,6 +190,45 @@ def rights_of_the_program(cluster):
     expect_gone(cluster, job)
 
 
+def prepared_task(cluster):
+    """From Slurm 23.11 on, the launcher starts after TaskProlog and with the limits of the submitter. The prolog has the
+    loader's variables of the submitter, and its own variables reach the program, those of the loader too."""
+    if slurm.release() < (23, 11):
+        print("   not with this release of Slurm")
+        return
+    prolog = cluster.world.folder / "prolog.sh"
+    prolog.write_text("#!/bin/sh\necho export FROM_PROLOG=yes\necho export LD_LIBRARY_PATH=/prolog:$LD_LIBRARY_PATH\n")
+    prolog.chmod(0o755)
+    told = "pwd; ulimit -n; printenv FROM_PROLOG LD_LIBRARY_PATH; grep CapEff /proc/self/status; env | grep STASIS_TASK"
+    outputs = []
+    for option in ("", "--stasis"):
+        job = cluster.submit(f"ulimit -n 321; srun --chdir=/var --task-prolog={prolog} {option} sh -c '{told}; exit 0'", GPU)
+        job.await_end()
+        outputs.append(job.output())
+    wanted = ["/var", "321", "yes", f"/prolog:{cluster.env['LD_LIBRARY_PATH']}", "CapEff:\t0000000000000000"]
+    demand(outputs[0].splitlines() == wanted and outputs[0] == outputs[1], lambda: f"{outputs}, not {wanted}")
+
+
+def limits(cluster):
+    """From Slurm 23.11 on, a program has the limits of its submitter, before and after a requeue."""
+    if slurm.release() < (23, 11):
+        print("   not with this release of Slurm")
+        return
+    job = cluster.submit("ulimit -n 1024; ulimit -s 4096; ulimit -c 0\n" + script(cluster, STEP), GPU)
+    told = []
+    for requeues in range(2):
+        if requeues:
+            job.requeue()
+        job.expect_count()
+        program, = cluster.world.named("counter")
+        told.append(processes.told(program, "limits").splitlines())
+    soft = {line[:26].strip(): line[26:].split()[0] for line in told[0]}
+    demand((soft[b"Max open files"], soft[b"Max stack size"], soft[b"Max core file size"]) == (b"1024", b"4194304", b"0"),
+           lambda: f"{soft}")
+    demand(told[0] == told[1], lambda: f"{told}")
+    finish(cluster, job)
+
+
 def failed_dump(cluster):
     """If the dump fails, the program gets SIGTERM, and the reason is in the job's output."""
     job = cluster.submit(script(cluster, "exec {workloads}/counter --memory 32M"), GPU, "--stasis",
@@ -235,7 +274,7 @@ def suspended(cluster):
 
 
 TESTS = (requeued, preempted, preempted_script, preempted_at_once, killed, missing_parts, script_with_steps, without_gpu,
-         rights_of_the_program, failed_dump, wrong_option, cancelled, suspended)
+         rights_of_the_program, prepared_task, limits, failed_dump, wrong_option, cancelled, suspended)
 
 if __name__ == "__main__":
     sys.exit(main(TESTS))
