@@ -30,6 +30,7 @@ if [ "$preset" = nightly ] && [ -z "${STASIS_NO_SETUP:-}" ]; then
   install_groups nightly
   tools/dist.sh --pack
   tools/debian_root.sh trixie || note "the test dist.debian13 will be skipped"
+  tools/debian_root.sh trixie slurm || note "the tests slurm.debian13.* will be skipped"
 fi
 
 launch=

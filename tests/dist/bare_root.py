@@ -98,12 +98,16 @@ def run(tree: pathlib.Path, steps: Callable[[pathlib.Path], None]) -> int:
         return _in_child(enter, lambda: steps(INSIDE))
 
 
-def run_in(root: pathlib.Path, steps: Callable[[], None]) -> int:
-    """Calls steps() with the folder `root` as root directory, in a child. Returns 0 if it returned."""
+def run_in(root: pathlib.Path, steps: Callable[[], None], more: dict[str, str] | None = None) -> int:
+    """Calls steps() with the folder `root` as root directory, in a child. Returns 0 if it returned. `more`: folders that
+    are seen there, by their paths in the new root."""
 
     def enter() -> None:
         (root / "old").mkdir(exist_ok=True)
         _mount(str(root), str(root), None, _MS_BIND)
+        for inside, folder in (more or {}).items():
+            os.makedirs(f"{root}{inside}", exist_ok=True)
+            _mount(folder, f"{root}{inside}", None, _MS_BIND)
         _pivot(str(root))
 
     return _in_child(enter, steps)

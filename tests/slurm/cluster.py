@@ -19,7 +19,6 @@ from world import Failed, World, demand  # noqa: E402
 
 ALICE = 4001
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol", "squeue", "scancel")
-PLUGIN = "lib/stasis/slurm/stasis.so"
 GPU = "--gres=gpu:own:1"  # the GPU of the job's node
 # Seconds until an event that takes a second or two on an idle machine.
 SOON_S = 90
@@ -29,7 +28,7 @@ CONFIG = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket,cred_expire=5
+AuthInfo=socket={folder}/munge/socket,cred_expire=30
 CryptoType=crypto/munge
 ProctrackType=proctrack/cgroup
 TaskPlugin=task/cgroup
@@ -65,12 +64,26 @@ PartitionName=high Nodes={nodes} PriorityTier=10 PreemptMode=OFF
 """
 
 
+def release():
+    """Returns this machine's release of Slurm, such as (22, 5). slurmd tells it without a configuration."""
+    said = subprocess.run(["slurmd", "-V"], env={"PATH": "/usr/sbin:/usr/bin"}, text=True, capture_output=True,
+                          check=False).stdout  # "slurm-wlm 24.11.5"
+    return tuple(map(int, re.search(r" (\d+)\.(\d+)\.", said).groups()))
+
+
+def plugin_of(build):
+    """Returns the path of the plugin for this machine's release of Slurm. Default: that for the release whose headers were
+    installed when Stasis was built."""
+    other = pathlib.Path(build) / "lib/stasis/slurm-{}.{:02}/stasis.so".format(*release())
+    return other if other.exists() else pathlib.Path(build) / "lib/stasis/slurm/stasis.so"
+
+
 def missing(build):
     """Returns the parts of Slurm that this machine lacks, and those of Stasis that this build lacks."""
     parts = [name for name in PROGRAMS if not any(
         os.access(f"{folder}/{name}", os.X_OK) for folder in ("/usr/bin", "/usr/sbin"))]
-    if not (pathlib.Path(build) / PLUGIN).exists():
-        parts.append(f"{PLUGIN} (it is built if slurm/spank.h exists: libslurm-dev)")
+    if not parts and not plugin_of(build).exists():
+        parts.append(f"{plugin_of(build)} (it is built if slurm/spank.h exists: libslurm-dev)")
     return parts
 
 
@@ -124,6 +137,9 @@ class Cluster:
         self.world = World(build, devices=2, memory="512M", uid=ALICE, place=place)
         self.folder = self.world.folder / "slurm"
         self.more = [f"Epilog={self.folder}/epilog.sh"] if epilog else []  # lines of slurm.conf
+        if release() >= (24, 5):
+            self.more.append("MaxBatchRequeue=10000")
+        self.plugin = plugin_of(self.world.build)
         self.kill_wait = kill_wait
         # Control groups of nodes are named after them, and other tests may run at the same time.
         self.prefix = f"n{os.stat('/proc/self/ns/pid').st_ino}x"
@@ -211,7 +227,7 @@ class Cluster:
         self._configure_slurm()
         integration = pathlib.Path(__file__).resolve().parents[2] / "integrations" / "slurm"
         write("cli_filter.lua", (integration / "cli_filter.lua").read_text())
-        write("cgroup.conf", "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainRAMSpace=yes\n")
+        write("cgroup.conf", "CgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\n")
         for number in (0, 1):
             # Slurm demands a device, which nobody opens, and takes the GPU's index from its name.
             os.mknod(self.folder / "dev" / f"nvidia{number}", stat.S_IFCHR | 0o600, os.makedev(1, 3))
@@ -226,7 +242,7 @@ class Cluster:
 {self.world.bin}/stasis -q slurm epilog >>{self.folder}/epilog.log 2>&1 || echo "job $SLURM_JOB_ID: $?" >>{self.folder}/epilog.log
 """)
         (self.folder / "epilog.sh").chmod(0o755)
-        self.set_plugin(f"{self.world.build}/{PLUGIN}")
+        self.set_plugin(self.plugin)
 
     def set_epilog(self, runs):
         """Lets the Epilog do its work, or do nothing."""

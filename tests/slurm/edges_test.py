@@ -18,7 +18,7 @@ import processes  # noqa: E402
 from processes import wait_until  # noqa: E402
 from world import demand  # noqa: E402
 
-from cluster import ALICE, GPU, PLUGIN, SOON_S  # noqa: E402
+from cluster import ALICE, GPU, SOON_S  # noqa: E402
 from common import (BATCH, STEP, arenas, expect_gone, finish, free_memory, images, main, programs, requeue,  # noqa: E402
                     script, taken)
 
@@ -276,7 +276,7 @@ def requeued_at_the_end_of_a_restore(cluster):
 def cancelled_while_suspended(cluster):
     """Slurm kills a suspended job without SIGTERM. The memory that has its GPU data is freed all the same: by the plugin,
     or by the Epilog if the plugin cannot do it. Both leave the memory of another suspended job alone."""
-    plugin = f"{cluster.world.build}/{PLUGIN}"
+    plugin = cluster.plugin
     cluster.set_epilog(False)
     jobs = [cluster.submit(script(cluster, STEP), GPU, f"--nodelist={cluster.nodes[0]}")]
     jobs[0].expect_count()
@@ -314,10 +314,12 @@ def checked(cluster):
     for user in (ALICE, 0):
         found = findings(user, 0)
         demand(found == {**expected, **({"images": "note"} if user == 0 else {})}, lambda found=found: f"{found}")
+    config = cluster.command(cluster.world.bin / "stasis", "slurm", "config")
+    demand(f"\noptional {cluster.plugin}\n" in config, lambda: config)
     cluster.set_plugin("/no/such/stasis.so")
     found = findings(ALICE, 5)
     demand(found.get("plugin") == "cannot", lambda: f"{found}")
-    cluster.set_plugin(f"{cluster.world.build}/{PLUGIN}")
+    cluster.set_plugin(cluster.plugin)
 
 
 def nothing_left(cluster):

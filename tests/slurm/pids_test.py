@@ -13,7 +13,7 @@ import processes  # noqa: E402
 from processes import wait_until  # noqa: E402
 from world import demand  # noqa: E402
 
-from cluster import ALICE, GPU, PLUGIN, SOON_S  # noqa: E402
+from cluster import ALICE, GPU, SOON_S  # noqa: E402
 from common import (BATCH, STEP, expect_gone, finish, free_memory, images, main, programs, requeue,  # noqa: E402
                     script, taken, uid)
 
@@ -221,13 +221,13 @@ def not_possible(cluster):
     job = cluster.submit(script(cluster, STEP), GPU)
     job.expect_count()
     requeue(cluster, job)
-    cluster.set_plugin(f"{cluster.world.build}/{PLUGIN} launcher={launchers}/stasis-step")
+    cluster.set_plugin(f"{cluster.plugin} launcher={launchers}/stasis-step")
     job.start_now()
     job.expect_count()
     demand("without a pid namespace of its own: " in job.output(), job.tell)
     demand("stasis-pidns-init: No such file" in job.output(), job.tell)
     finish(cluster, job)
-    cluster.set_plugin(f"{cluster.world.build}/{PLUGIN}")
+    cluster.set_plugin(cluster.plugin)
 
 
 def without_gpu(cluster):
