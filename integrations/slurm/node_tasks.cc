@@ -132,7 +132,7 @@ void NodeLeader::ReadFirst() {
     NodeMessage message;
     const Got got = Receive(socket.get(), &message);
     if (got == Got::kNothing) continue;
-    const UniqueFd taken(socket.release());
+    UniqueFd taken = std::move(socket);
     const auto local = static_cast<size_t>(message.value);
     if (got == Got::kEnd || message.word != NodeWord::kHere || message.value < 1 ||
         local >= members_.size() || members_[local] || message.restarts != meeting_.restarts ||
@@ -140,7 +140,7 @@ void NodeLeader::ReadFirst() {
       continue;
     }
     tasks_[local] = message.task;
-    members_[local].Reset(::fcntl(taken.get(), F_DUPFD_CLOEXEC, 0));
+    members_[local] = std::move(taken);
   }
   std::erase_if(unknown_, [](const UniqueFd& socket) { return !socket.valid(); });
 }

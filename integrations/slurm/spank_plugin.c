@@ -372,8 +372,8 @@ static void make_namespace(spank_t spank, char text[32]) {
 }
 
 /* Before Slurm 23.11: renames the variables of the dynamic loader, so that no library of the user's
- * choice is loaded into a program that has the launcher's rights. stasis-step gives them back to the
- * task's program. */
+ * choice is loaded into a program that has the launcher's rights. stasis-step gives them back to
+ * the task's program. */
 static int rename_loader_variables(spank_t spank) {
   char** environment = NULL;
   if (spank_get_item(spank, S_JOB_ENV, &environment) != ESPANK_SUCCESS) return -1;

@@ -15,7 +15,8 @@ namespace stasis::slurm {
 // Not safe to call from several threads.
 class StasisCommands : public Commands {
  public:
-  // `stasis`: path of the program. The commands get CAP_NET_ADMIN if the task keeps TCP connections.
+  // `stasis`: path of the program. The commands get CAP_NET_ADMIN if the task keeps TCP
+  // connections.
   StasisCommands(std::string stasis, StepFiles files, const TaskOptions& options)
       : stasis_(std::move(stasis)),
         files_(std::move(files)),

@@ -81,8 +81,8 @@ class Server {
     return job_ || busy_;
   }
 
-  // A connected client is not timed out, however long it takes between two requests. A private mover
-  // therefore ends with its client.
+  // A connected client is not timed out, however long it takes between two requests. A private
+  // mover therefore ends with its client.
   Deadline IdleLimit() {
     if (options_.idle_timeout.count() == 0 || client_) return {};
     return Deadline::In(options_.idle_timeout);

@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "base/file.h"
-#include "ipc/socket.h"
 #include "driver_agent.h"
+#include "ipc/socket.h"
 
 namespace stasis::dataplane::testing {
 namespace {
