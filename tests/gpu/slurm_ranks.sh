@@ -8,8 +8,8 @@
 #   RANKS (2): ranks, one on each GPU
 #   GPU=soft tests/gpu/slurm_ranks.sh …     on softgpu, with programs that do not know each other
 #
-# Needs python3 with torch, setpriv and the rights of root; with nft, it also looks for a network lock that is left. Writes OUT_DIR/summary.txt, OUT_DIR/slurm_ranks.json and
-# OUT_DIR/logs.tar.gz. Takes at most BUDGET_S (400) seconds.
+# Needs python3 with torch, setpriv and the rights of root; with nft, it also looks for a network lock that is left.
+# Writes OUT_DIR/summary.txt, OUT_DIR/slurm_ranks.json and OUT_DIR/logs.tar.gz. Takes at most BUDGET_S (400) seconds.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 # Multicast can disable the GPUs of a whole host.
