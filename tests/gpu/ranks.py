@@ -1,6 +1,7 @@
 """Processes with one GPU each, connected by NCCL. The first process is rank 0 and starts the others.
 
   --ranks N     number of processes, on GPUs 0 to N-1
+  --backend B   nccl (default), or gloo, with which several ranks can be on one GPU
   --apart       the ranks are started by somebody else, who gives each its --rank and the same --meet
 """
 
@@ -13,6 +14,7 @@ import tempfile
 def options(parser, ranks=2):
     parser.add_argument("--ranks", type=int, default=ranks)
     parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--backend", default="nccl")
     parser.add_argument("--meet", help="the file or URL by which the ranks find each other")
     parser.add_argument("--apart", action="store_true")
 
@@ -36,10 +38,11 @@ class Ranks:
         """Connects the ranks. Returns when a first collective has worked."""
         import torch.distributed as dist
 
-        torch.cuda.set_device(self.rank)
+        backend, gpu = self.protocol.options.backend, self.rank % torch.cuda.device_count()
+        torch.cuda.set_device(gpu)
         meet = self.meet if "://" in self.meet else f"file://{self.meet}"
-        dist.init_process_group("nccl", init_method=meet, rank=self.rank, world_size=self.count,
-                                device_id=torch.device("cuda", self.rank))
+        device = {"device_id": torch.device("cuda", gpu)} if backend == "nccl" else {}
+        dist.init_process_group(backend, init_method=meet, rank=self.rank, world_size=self.count, **device)
         self.flag = torch.zeros(1, dtype=torch.int64, device="cuda")
         dist.all_reduce(self.flag)
         torch.cuda.synchronize()

@@ -15,6 +15,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 SOFT = os.environ.get("GPU") == "soft"
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
 RANKS = int(os.environ.get("RANKS", "2"))
+BACKEND = os.environ.get("BACKEND", "nccl")
 USER = 4321  # an unused user id
 NODE_JOB = "slurm-7.0.n0"
 DUMPED_CODE = 75
@@ -31,16 +32,16 @@ class Launcher:
         self.process = None
 
     def start(self, restarts):
-        gpus = ",".join(str(gpu) for gpu in range(RANKS))
+        gpus = "0" if BACKEND == "gloo" else ",".join(str(gpu) for gpu in range(RANKS))
         env = {key: value for key, value in self.machine.env.items() if key != "STASIS_STATE_DIR"}
         env.update(HOME=str(self.home), SLURM_JOB_ID="7", SLURM_STEP_ID="0", SLURM_PROCID=str(self.rank),
                    SLURM_LOCALID=str(self.rank), SLURM_STEP_GPUS=gpus, SLURM_RESTART_COUNT=str(restarts),
-                   NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,P2P,NET")
+                   GLOO_SOCKET_IFNAME="lo", NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,P2P,NET")
         if SOFT:
             program = [self.machine.workload("vector"), "--memory", "64M", "--interval", "20"]
         else:
-            program = [sys.executable, HERE / "nccl_ranks.py", "--apart", "--ranks", RANKS, "--rank", self.rank, "--meet",
-                       "tcp://127.0.0.1:29511"]
+            program = [sys.executable, HERE / "nccl_ranks.py", "--apart", "--backend", BACKEND, "--ranks", RANKS, "--rank",
+                       self.rank, "--meet", "tcp://127.0.0.1:29511"]
         words = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", f"--inh-caps={RIGHTS}",
                  f"--ambient-caps={RIGHTS}", "--", self.machine.dist / "libexec" / "stasis-step", "--job",
                  f"slurm-7.0.{self.rank}", "--restarts", restarts, "--member", f"{self.rank}/{RANKS}/0", "--options",
