@@ -22,6 +22,10 @@ namespace {
 constexpr auto kStartTimeout = std::chrono::seconds(30);
 constexpr shim::WindowSize kDefaultSize{24, 80};
 
+// PyTorch's TCPStore, which torchrun and init_process_group use, then works without libuv, and
+// hence without io_uring, which CRIU cannot save.
+constexpr char kLibuvVariable[] = "USE_LIBUV";
+
 // Refuses magic links such as /proc/PID/cwd, which the worker could open by its capabilities
 // although the user may not.
 Status ChangeDirectory(const std::string& path) {
@@ -86,6 +90,8 @@ Result<v1::RunResponse> StartJob(Call& call, const v1::RunRequest& request,
       {kShareVariable, ""},
       {kGrowthVariable, ""},
       {"LD_PRELOAD", jobs::PreloadValue(preloaded == nullptr ? "" : preloaded, wanted.agent)}};
+
+  if (std::getenv(kLibuvVariable) == nullptr) env[kLibuvVariable] = "0";
 
   STASIS_ASSIGN(jobs::Claim claim, store.Create(wanted));
   const jobs::Job& job = claim.job();

@@ -173,7 +173,7 @@ constexpr Row kTable[] = {
      "`stasis check TARGET` lists what prevents a dump.", Code::kUnimplemented},
     {"send_fds failed \\(-22\\)",
      "the program holds a file that cannot be passed to another process, such as an io_uring",
-     "Start it with UV_USE_IO_URING=0 (libuv, Node.js).", Code::kUnimplemented},
+     "Start it with USE_LIBUV=0 (PyTorch) or UV_USE_IO_URING=0 (Node.js).", Code::kUnimplemented},
     {"Can't handle non-regular mapping on (\\d+)'s map.*",
      "process $1 has mapped a device, which CRIU cannot save",
      "A GPU program must release its GPU before the dump.", Code::kUnimplemented},

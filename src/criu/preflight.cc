@@ -65,7 +65,9 @@ struct AnonHint {
 };
 constexpr AnonHint kAnonHints[] = {
     {"[io_uring]", "an io_uring",
-     "Start it with UV_USE_IO_URING=0 (libuv, Node.js), or disable io_uring in the program."},
+     "Start it with USE_LIBUV=0 (PyTorch) or UV_USE_IO_URING=0 (Node.js), or disable io_uring in "
+     "the "
+     "program."},
     {"[userfaultfd]", "a userfaultfd", "Disable userfaultfd in the program."},
     {"[perf_event]", "a perf event", "Stop profiling the program."},
     {"bpf-prog", "a BPF program", "Unload the BPF program first."},

@@ -202,7 +202,9 @@ constexpr Kind kTarget[] = {
      "Input and output outside of its process tree are restored as another file, or not at all.",
      ""},
     {"io_uring", "io_uring", "dump", "CRIU cannot save the kernel's rings.",
-     "start it with UV_USE_IO_URING=0 (libuv), or disable io_uring in the program"},
+     "start it with USE_LIBUV=0 (PyTorch) or UV_USE_IO_URING=0 (Node.js), or disable io_uring in "
+     "the "
+     "program"},
     {"special-file", "other special files", "dump", "CRIU cannot save them.",
      "disable the feature that uses them"},
     {"device", "device files", "dump", "The program uses a device whose state cannot be saved.",

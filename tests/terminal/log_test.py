@@ -101,10 +101,22 @@ def piped_input(world):
     hold.unlink()
     demand(restore.wait().code == 0, f"{restore}")
     demand(world.stasis("wait", job.name, expect=None).code == 0, f"{world.last}")
-    for name in [j["id"] for j in world.stasis("ps", "-a", "--json").json()["jobs"] if j["id"] != job.name]:
+    delete_others(world, job.name)
+    job.finish()
+
+
+def delete_others(world, kept=None):
+    for name in [j["id"] for j in world.stasis("ps", "-a", "--json").json()["jobs"] if j["id"] != kept]:
         world.stasis("wait", name)
         world.stasis("delete", name)
-    job.finish()
+
+
+def without_io_uring(world):
+    """PyTorch is told to do without libuv, unless the user has decided."""
+    for given, seen in (("", "0"), ("USE_LIBUV=1 ", "1")):
+        world.shell(f"{given}stasis run -q --no-agent --attach -- sh -c 'echo $USE_LIBUV'")
+        demand(world.last.out == f"{seen}\n", f"{world.last}")
+    delete_others(world)
 
 
 # Prints numbered lines, as many as each line read from the named pipe $0 says.
@@ -174,7 +186,8 @@ def named_log_is_its_users(world):
     job.finish()
 
 
-CASES = [(without_a_terminal,), (other_signals,), (piped_input,), (bounded_log, False), (bounded_log, True), (named_log_is_its_users,)]
+CASES = [(without_a_terminal,), (other_signals,), (piped_input,), (without_io_uring,), (bounded_log, False), (bounded_log, True),
+         (named_log_is_its_users,)]
 
 if __name__ == "__main__":
     sys.exit(cases.main(CASES))
