@@ -153,6 +153,10 @@ constexpr Row kTable[] = {
      "Close it with --tcp=close, or keep it with --tcp=keep (in a task of Slurm: "
      "--stasis=tcp=close or tcp=keep).",
      Code::kUnimplemented},
+    {"Locking (?:connection|network) failed using nftables",
+     "the packets of the program's TCP connections cannot be blocked with nftables",
+     "Load the kernel module nf_tables, or, as root, dump with --criu-opt network-lock=iptables.",
+     Code::kUnimplemented},
     {"In-flight connection", "the program has not accepted a TCP connection yet",
      "Try again, or drop it with --criu-opt skip-in-flight.", Code::kFailedPrecondition},
     {"Unsupported proto 262", "the program holds a multipath TCP socket",

@@ -56,6 +56,11 @@ constexpr Case kCases[] = {
      "Error (criu/sk-inet.c:200): inet: Connected TCP socket, consider using --tcp-established "
      "option.\n",
      "an open TCP connection", Code::kUnimplemented},
+    {"NoNftables",
+     "(00.010000) Error (criu/netfilter.c:217): Locking network failed using nftables\n"
+     "(00.011000) Error (criu/netfilter.c:267): Locking connection failed using nftables\n"
+     "(00.011001) Error (criu/sk-tcp.c:81): tcp: Failed to lock TCP connection 1f\n",
+     "cannot be blocked with nftables", Code::kUnimplemented},
     {"InotifyInstances",
      "(00.001000) Error (criu/kerndat.c:878): Can't create inotify: Too many open files\n",
      "this user has too many inotify instances", Code::kResourceExhausted},
