@@ -8,6 +8,7 @@
 #include "checkpoint/teardown.h"
 #include "criu/amd_plugin.h"
 #include "criu/diagnose.h"
+#include "criu/network_lock.h"
 #include "gpu_state/gpu_away.h"
 #include "operations/dump_run.h"
 #include "process/end.h"
@@ -26,14 +27,22 @@ constexpr int kCriuLockFd = 20;
 
 constexpr seconds kCriuStart{20};
 
-// Returns true if CRIU need not block the packets of connections: there are none, and it blocks no
-// others of a program that shares the network with it. With nftables, to end the block takes 25 ms,
-// during which CRIU holds the program.
-bool NeedsNoNetworkLock(const criu::DumpRequest& request) {
-  if (request.options.tcp != criu::Tcp::kRefuse) return false;
+// Returns how CRIU blocks the packets of a program that shares the network with it: only those of
+// the connections that it keeps. Without any it need not, and to end a block of nftables takes
+// 25 ms, during which CRIU holds the program. A block of nftables can be removed and made again
+// (criu/network_lock.h).
+criu::NetworkLock ChooseNetworkLock(const criu::DumpRequest& request) {
   const auto ours = process::ReadNamespace({::getpid()}, "net");
   const auto its = process::ReadNamespace(request.pid, "net");
-  return ours && its && *ours == *its;
+  if (!ours || !its || *ours != *its) return criu::NetworkLock::kAuto;
+  switch (request.options.tcp) {
+    case criu::Tcp::kRefuse:
+      return criu::NetworkLock::kSkip;
+    case criu::Tcp::kKeep:
+      return criu::NetworkLock::kNftables;
+    default:
+      return criu::NetworkLock::kAuto;
+  }
 }
 
 }  // namespace
@@ -50,9 +59,8 @@ Phase DumpRun::CriuStart() {
             request_.options = dump_.criu;
             request_.options.plugins = facts_.criu_plugins;
             facts_.stdio.ApplyTo(request_.options);
-            if (request_.options.network_lock == criu::NetworkLock::kAuto &&
-                NeedsNoNetworkLock(request_)) {
-              request_.options.network_lock = criu::NetworkLock::kSkip;
+            if (request_.options.network_lock == criu::NetworkLock::kAuto) {
+              request_.options.network_lock = ChooseNetworkLock(request_);
             }
             std::map<int, int> fds = {{kCriuLockFd, session_.journal->lock_fd()}};
             if (streams_) fds.merge(streams_->descriptors());
@@ -104,6 +112,7 @@ Status DumpRun::AnswerPostDump(PhaseScope& scope) {
   STASIS_TRY(CheckPlugin());
   STASIS_TRY(scope.RunNested("describe"));
   STASIS_TRY(FinishStreams());
+  if (LeavesNetworkLock()) kept_ = criu::ReadKeptConnections(request_.images_dir);
   // CRIU's files are complete. They are synced when the program runs again.
   if (commits_late()) return {};
   STASIS_TRY(scope.RunNested(kCpuWrite));
@@ -154,6 +163,19 @@ Status DumpRun::RunCriu(PhaseScope& scope) {
   dumped = KeepLog(std::move(dumped));
   if (dumped || commits_late() || !writer_->committed()) return dumped;
   return FinishHalfEnded(std::move(dumped));
+}
+
+// Returns true if CRIU leaves its block of the connections in this network when it has ended the
+// program. A held dump's CRIU is in the network of its container.
+bool DumpRun::LeavesNetworkLock() const {
+  return request_.options.tcp == criu::Tcp::kKeep && !commits_late() && !dump_.held &&
+         request_.options.network_lock != criu::NetworkLock::kAuto;
+}
+
+void DumpRun::ReleaseNetworkLock() {
+  if (!criu_ended_the_program_ || !kept_) return;
+  std::string left = criu::ReleaseAfterDump(*kept_);
+  if (!left.empty()) notes_.push_back(std::move(left));
 }
 
 // If CRIU was killed after the commit, all processes may still be alive. Then the program runs
@@ -208,6 +230,7 @@ Phase DumpRun::CpuDump() {
                 // although the image is not needed any more.
                 if (!dumped && !writer_->committed()) image_process_->End();
                 STASIS_TRY(std::move(dumped));
+                ReleaseNetworkLock();
                 scope.SetBytes(!commits_late() ? image_bytes_
                                : streams_      ? streams_->bytes()
                                                : CpuBytesInStore());

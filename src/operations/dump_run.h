@@ -27,6 +27,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,7 @@
 #include "checkpoint/page_streams.h"
 #include "checks/before_dump.h"
 #include "checks/survey.h"
+#include "criu/kept_connections.h"
 #include "gpu_state/shared_resume.h"
 #include "gpu_state/shared_suspend.h"
 #include "operations/dump.h"
@@ -100,6 +102,8 @@ class DumpRun {
   bool HasBegunToEnd() const;
   Status FinishHalfEnded(Status dumped);
   Status KeepLog(Status dumped);
+  bool LeavesNetworkLock() const;
+  void ReleaseNetworkLock();
   // Defined in dump_cpu_memory.cc:
   plan::Phase CpuRoom();
   plan::Phase CpuWrite();
@@ -165,6 +169,7 @@ class DumpRun {
   criu::DumpRequest request_;
   // From criu-start to the end of cpu-dump; if the dump is held, to the end of the run.
   std::unique_ptr<criu::CriuSession> criu_;
+  std::optional<Result<criu::KeptConnections>> kept_;  // after describe, if CRIU leaves its lock
   std::unique_ptr<ImageTasks> tasks_;
   std::unique_ptr<checkpoint::ImageProcess> image_process_;
   store::Manifest manifest_;                 // after describe

@@ -148,9 +148,13 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
         return {};
     }
   };
+  STASIS_ASSIGN(criu::RestoreLock lock, LockNetwork(request));
   auto pid = criu->Restore(request, stopped, scope.deadline());
   // If CRIU was killed, the kernel may let the program run although its data is not verified.
   if (!pid) KillRestored(root_);
+  if (Status ended = lock.End(); !ended) {
+    notes_.push_back(ended.error().ToString() + ".");
+  }
   STASIS_TRY(pid);
   if (root_.pid != *pid) STASIS_TRY(NoteRoot(*pid));
   // CRIU ignores errors of plugins after it has restored the processes.
@@ -158,6 +162,14 @@ Status RestoreRun::RunCriu(PhaseScope& scope) {
   STASIS_TRY(FindProcesses());
   if (overlaps_driver_ && !driver_has_restored_) return scope.RunNested(gpu_state::kGpuRestore);
   return {};
+}
+
+// A held restore's CRIU is in the network of its container.
+Result<criu::RestoreLock> RestoreRun::LockNetwork(const criu::RestoreRequest& request) {
+  if (options_.held || request.options.tcp != criu::Tcp::kKeep) return criu::RestoreLock();
+  STASIS_ASSIGN(criu::RestoreLock lock, criu::RestoreLock::Make(request.images_dir));
+  if (!lock.note().empty()) notes_.push_back(lock.note());
+  return lock;
 }
 
 Status RestoreRun::OnRestored(PhaseScope& scope, const criu::Notification& notification) {

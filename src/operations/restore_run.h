@@ -34,6 +34,7 @@
 #include "checkpoint/cpu_files.h"
 #include "checks/collisions.h"
 #include "criu/client.h"
+#include "criu/network_lock.h"
 #include "criu/stdio.h"
 #include "criu/tcp_ports.h"
 #include "device/gpu_map.h"
@@ -114,6 +115,7 @@ class RestoreRun {
   // Adapts the device files of a restored container to this machine and its GPUs.
   Status RenewDeviceNodes() const;
   Status FindProcesses();
+  Result<criu::RestoreLock> LockNetwork(const criu::RestoreRequest& request);
   Status RunCriu(plan::PhaseScope& scope);
   // Called by CRIU when it has restored the tree, and, with the plugin of criu/restore_plugin.h,
   // again when all threads are stopped at the end of their restore.

@@ -10,6 +10,7 @@ import sys
 
 import users
 import isolate
+import nftables
 from processes import wait_until
 from users import ALICE, RESTORER, Program, demand
 
@@ -92,11 +93,13 @@ def user_keeps_connections(new):
     expect(102)
     world.capabilities = (*RESTORER, "net_admin")
     world.stasis("dump", "--tcp", "keep", "pair")
+    demand(not nftables.criu_tables(), f"left after the dump: {nftables.criu_tables()}")
     world.capabilities = RESTORER
     demand("CAP_NET_ADMIN" in world.stasis("restore", "pair", expect=4).err, world.last)
     world.capabilities = (*RESTORER, "net_admin")
     world.stasis("restore", "pair")
     expect(103)
+    demand(not nftables.criu_tables(), f"left after the restore: {nftables.criu_tables()}")
     demand(send("quit") == "BYE", "it does not end")
     world.stasis("wait", "pair")
 

@@ -8,6 +8,7 @@ import shutil
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "stage"))
+import nftables  # noqa: E402
 import processes  # noqa: E402
 from processes import wait_until  # noqa: E402
 from world import demand  # noqa: E402
@@ -50,6 +51,11 @@ def program(cluster):
     return {processes.inner_pid(pid): pid for pid in cluster.world.named(NAME)}
 
 
+def expect_no_table():
+    """Checks that CRIU's block of packets is gone, which would stay on the node of a dump."""
+    demand(not nftables.criu_tables(), lambda: f"{nftables.criu_tables()}")
+
+
 def kept(cluster):
     """The connection is there after a requeue to the other node and after one in a pid namespace, because a process id is
     taken, and no message is lost or doubled. Only the launcher and the init process have the capabilities."""
@@ -64,8 +70,10 @@ def kept(cluster):
     launcher, = cluster.world.named("stasis-step")
     demand((uid(launcher), capabilities(launcher)[1]) == (ALICE, BOTH), lambda: f"{processes.told(launcher, 'status')}")
     requeue(cluster, job)
+    expect_no_table()
     job.start_now(cluster.nodes[1])
     job.expect_count()
+    expect_no_table()
     demand(program(cluster) == first, lambda: f"{program(cluster)}, not {first}")
     expect_no_rights(cluster, first.values())
     requeue(cluster, job)
@@ -79,6 +87,7 @@ def kept(cluster):
         demand((uid(init), capabilities(init)[1]) == (ALICE, BOTH), lambda: f"{processes.told(init, 'status')}")
         job.requeue(cluster.nodes[1])  # dumped in the pid namespace
         job.expect_count()
+        expect_no_table()
         demand("starts over" not in job.output(), job.tell)
         finish(cluster, job)
 
