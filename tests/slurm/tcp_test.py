@@ -13,7 +13,7 @@ import processes  # noqa: E402
 from processes import wait_until  # noqa: E402
 from world import demand  # noqa: E402
 
-from cluster import ALICE, GPU, PLUGIN, SOON_S  # noqa: E402
+from cluster import ALICE, GPU, SOON_S  # noqa: E402
 from common import expect_gone, finish, images, main, requeue, taken, uid  # noqa: E402
 
 CHECKPOINT_RESTORE, NET_ADMIN = 1 << 40, 1 << 12
@@ -30,7 +30,7 @@ def begin(cluster, options):
 
 
 def permit(cluster, argument=" tcp=keep"):
-    cluster.set_plugin(f"{cluster.world.build}/{PLUGIN}{argument}")
+    cluster.set_plugin(f"{cluster.plugin}{argument}")
 
 
 def capabilities(pid):
