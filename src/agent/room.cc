@@ -34,7 +34,9 @@ uint64_t g_last_number = 0;
 
 std::atomic<Watching> g_watching{Watching::kNever};
 std::atomic<int64_t> g_longest_ns{kLongestNs};
-std::atomic<uint64_t> g_spare_bytes{0};
+// Until the first watcher sets it: as much as SpareBytes() allows. A program that started with less
+// free would leave no room for the context of a suspend.
+std::atomic<uint64_t> g_spare_bytes{UINT64_MAX};
 std::atomic<uint32_t> g_frees{0};
 std::atomic<uint32_t> g_waiting{0};  // entries in the table
 // Waiting threads check their entries when it changes.

@@ -143,6 +143,11 @@ class Allocation {
   std::thread thread_;
 };
 
+// The first test: no watcher has set it yet.
+TEST(Room, ASixteenthIsLeftFreeUntilTheFirstWatcherComes) {
+  EXPECT_EQ(room::SpareBytes(160 << 20), 10u << 20);
+}
+
 TEST(Watcher, IsToldAtOnceAndThenOnlyWhatChanges) {
   Watcher watcher;
   const Wants first = watcher.Next();
