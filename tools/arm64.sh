@@ -68,12 +68,13 @@ provide_programs() {
   set_stamp arm64-machine "$now"
 }
 
-# Unpacks Debian's kernel to $kernels/boot and $kernels/usr/lib/modules.
+# Unpacks Debian's kernel to $kernels/boot and $kernels/usr/lib/modules. The folder gets its name last,
+# so that an interrupted run leaves no incomplete one.
 provide_kernel() {
   [ ! -d "$kernels/boot" ] || return 0
   work=$kernels-download
   say "downloading the kernel, $kernel of Debian $kernel_suite"
-  rm -rf "$kernels" "$work"
+  rm -rf "$kernels" "$kernels-new" "$work"
   mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
   : >"$work/status"
   arm64_sources "$kernel_suite" >"$work/sources.list"
@@ -85,7 +86,8 @@ provide_kernel() {
   # apt downloads to the current folder.
   (cd "$work" && apt_arm64 "$work" download -qq "$name") >>"$work/apt.log" 2>&1 ||
     die "$name could not be downloaded; see $work/apt.log"
-  unpack_arm64 "$work" "$kernels"
+  unpack_arm64 "$work" "$kernels-new"
+  mv "$kernels-new" "$kernels"
   rm -rf "$work"
 }
 
@@ -179,6 +181,11 @@ END
   rm -rf "$disk"
 }
 
+# Prints the arguments as words that a shell reads back unchanged.
+quoted() {
+  for word in "$@"; do printf "'%s' " "$(printf '%s' "$word" | sed "s/'/'\\\\''/g")"; done
+}
+
 command_of_machine() {
   printf 'cd %s\n' "$PWD"
   # shellcheck disable=SC2016  # expanded in the machine
@@ -186,8 +193,8 @@ command_of_machine() {
     demo)
       echo 'STASIS_DEMO_BUILD=$(echo /opt/stasis-*) exec tools/demo.sh'
       ;;
-    test) echo "cd build/arm64 && exec ctest --output-on-failure --timeout 3600 $*" ;;
-    run) echo "exec $*" ;;
+    test) printf 'cd build/arm64 && exec ctest --output-on-failure --timeout 3600 %s\n' "$(quoted "$@")" ;;
+    run) printf 'exec %s\n' "$(quoted "$@")" ;;
     images)
       echo 'tools/foreign_images.sh refuse /opt/stasis-* /machine/images || exit 1'
       echo 'exec tools/foreign_images.sh make /opt/stasis-* /machine/images'
