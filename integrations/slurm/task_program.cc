@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <map>
 
@@ -23,6 +24,11 @@ constexpr size_t kMostStrings = 1 << 20;
 
 constexpr std::string_view kGpuLists[] = {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
                                           "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"};
+// slurmstepd sets it for each task to the binding in force, such as
+// "gres/nic:closest+gres/gpu:none"
+// ("gpu:none" in 22.05). Other variables, such as SLURM_GPU_BIND, have the job's options, which
+// those of the step may override.
+constexpr std::string_view kBinding = "SLURMD_TRES_BIND";
 constexpr char kGpuHint[] =
     "give each task all GPUs of the step: --gres or --gpus-per-node in place of --gpus-per-task "
     "and --ntasks-per-gpu, or --gpu-bind=none; or omit `together` (docs/slurm.md)";
@@ -39,6 +45,21 @@ std::string_view ValueIn(const std::vector<std::string>& environment, std::strin
     }
   }
   return {};
+}
+
+// Returns true if a part of the binding gives each task GPUs, or shares of GPUs, of its own.
+bool BindsGpus(std::string_view binding) {
+  while (!binding.empty()) {
+    std::string_view part = binding.substr(0, binding.find('+'));
+    binding.remove_prefix(std::min(part.size() + 1, binding.size()));
+    if (part.starts_with("gres/")) part.remove_prefix(5);
+    const std::string_view name = part.substr(0, part.find(':'));
+    if (name != "gpu" && name != "mps" && name != "shard") continue;
+    part.remove_prefix(std::min(name.size() + 1, part.size()));
+    if (part.starts_with("verbose,")) part.remove_prefix(8);
+    if (!part.starts_with("none")) return true;
+  }
+  return false;
 }
 
 using Variables = std::map<std::string_view, std::string_view>;  // by name: NAME=VALUE
@@ -202,18 +223,14 @@ Status CheckGpus(const std::vector<std::string>& tasks, const std::vector<TaskPr
                       name, first, tasks[0], ValueIn(own, name), tasks[i]),
           kGpuHint);
     }
-    const std::string_view bind = ValueIn(own, "SLURM_GPU_BIND");
-    if (bind.find("none") != bind.npos) continue;
     // In their control groups the GPUs of all tasks may have the same index.
-    for (const char* name : {"SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_GPU", "SLURM_GPU_BIND"}) {
-      const std::string_view value = ValueIn(own, name);
-      if (value.empty()) continue;
-      return Fail(Code::kUnimplemented,
-                  fmt::format("Slurm binds the tasks of the step to different GPUs ({} is \"{}\"), "
-                              "but with --stasis=together they are one target",
-                              name, value),
-                  kGpuHint);
-    }
+    const std::string_view bind = ValueIn(own, kBinding);
+    if (!BindsGpus(bind)) continue;
+    return Fail(Code::kUnimplemented,
+                fmt::format("Slurm binds the tasks of the step to different GPUs ({} is \"{}\"), "
+                            "but with --stasis=together they are one target",
+                            kBinding, bind),
+                kGpuHint);
   }
   return {};
 }

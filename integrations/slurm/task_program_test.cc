@@ -79,14 +79,26 @@ TEST(TaskProgramTest, TasksMustHaveTheSameGpus) {
 }
 
 TEST(TaskProgramTest, SlurmMustNotBindGpusToTasks) {
-  const std::vector<std::string> per_task = {"CUDA_VISIBLE_DEVICES=0", "SLURM_GPUS_PER_TASK=1"};
-  const Status bound = Check(per_task, per_task);
-  ASSERT_FALSE(bound);
-  EXPECT_THAT(bound.error().message, HasSubstr("SLURM_GPUS_PER_TASK is \"1\""));
-  std::vector<std::string> unbound = per_task;
-  unbound.emplace_back("SLURM_GPU_BIND=none");
-  EXPECT_TRUE(Check(unbound, unbound));
-  EXPECT_FALSE(Check({"SLURM_GPU_BIND=single:1"}, {"SLURM_GPU_BIND=single:1"}));
+  auto check = [](const std::string& bind) {
+    const std::vector<std::string> environment = {"CUDA_VISIBLE_DEVICES=0",
+                                                  "SLURMD_TRES_BIND=" + bind};
+    return Check(environment, environment);
+  };
+  for (const char* bound :
+       {"gpu:single:2", "gres/gpu:per_task:1", "gres/nic:closest+gres/gpu:map:0",
+        "gres/gpu:verbose,closest", "gres/shard:per_task:1"}) {
+    const Status status = check(bound);
+    ASSERT_FALSE(status) << bound;
+    EXPECT_THAT(status.error().message, HasSubstr(bound));
+  }
+  for (const char* unbound : {"", "gpu:none", "gres/gpu:none", "gres/gpu:verbose,none",
+                              "gres/nic:closest", "gres/nic:closest+gres/gpu:none"}) {
+    EXPECT_TRUE(check(unbound)) << unbound;
+  }
+  // Options of the job, which a step may override with --gpu-bind=none.
+  const std::vector<std::string> of_job = {"SLURM_GPUS_PER_TASK=1", "SLURM_GPU_BIND=single:1",
+                                           "SLURM_TRES_BIND=gres/gpu:single:1"};
+  EXPECT_TRUE(Check(of_job, of_job));
 }
 
 }  // namespace
