@@ -127,7 +127,7 @@ void OpenOutput(const std::string& path, int fd) {
 class TogetherRoot {
  public:
   TogetherRoot(const std::string& node, const std::vector<std::string>& tasks) : node_(node) {
-    for (const std::string& task : tasks) programs_.push_back({task, 0, std::nullopt});
+    for (const std::string& task : tasks) programs_.push_back({task, 0, std::nullopt, false});
   }
 
   int Run() {
@@ -149,6 +149,7 @@ class TogetherRoot {
     std::string task;
     pid_t pid = 0;  // 0 if it could not be started
     std::optional<int> code;
+    bool is_written = false;  // the file of the code
   };
 
   void BlockSignals() {
@@ -191,7 +192,12 @@ class TogetherRoot {
   void End(Program& program, int code) {
     program.code = code;
     if (first_failure_ == 0) first_failure_ = code;
-    (void)WriteCode(program.task, code);  // if it fails, Sync() tries again
+    Write(program);
+  }
+
+  // If it fails, because the disk is full for example, Await() tries again.
+  static void Write(Program& program) {
+    program.is_written = WriteCode(program.task, *program.code).has_value();
   }
 
   bool IsAnyAlive() const {
@@ -205,9 +211,9 @@ class TogetherRoot {
     if (run == run_ || run.empty()) return;
     const bool was_restored = !run_.empty();
     run_ = run;
-    for (const Program& program : programs_) {
+    for (Program& program : programs_) {
       if (program.code) {
-        (void)WriteCode(program.task, *program.code);
+        Write(program);
       } else {
         (void)RemoveFile(CodeFile(program.task));
         if (!was_restored) continue;
@@ -226,6 +232,9 @@ class TogetherRoot {
     const int signal = ::sigtimedwait(&awaited, nullptr, &kLook);
     Sync();
     if (signal == SIGTERM) SendToAll(SIGTERM);
+    for (Program& program : programs_) {
+      if (program.code && !program.is_written) Write(program);
+    }
     Reap();
   }
 

@@ -182,5 +182,22 @@ TEST_F(TogetherRootTest, ANewRunIsNoticed) {
   EXPECT_EQ(Await(), 3);
 }
 
+// As on a full disk.
+TEST_F(TogetherRootTest, ACodeThatCouldNotBeWrittenIsWrittenLater) {
+  ASSERT_TRUE(MakeDirs(CodeFile(Task(1))));
+  Start({kTrap, "echo $$; exit 3"});
+  AwaitOutput(0, "ready");
+  AwaitOutput(1, "\n");
+  const int pid = std::stoi(Output(1));
+  Until([&] { return ::kill(pid, 0) != 0; });
+  ::kill(root_, SIGUSR1);
+  AwaitOutput(0, "");
+  ASSERT_TRUE(RemoveTree(CodeFile(Task(1))));
+  ::kill(root_, SIGUSR1);
+  Until([&] { return ReadCode(Task(1)) == 3; });
+  ::kill(root_, SIGTERM);
+  EXPECT_EQ(Await(), 3);
+}
+
 }  // namespace
 }  // namespace stasis::slurm
