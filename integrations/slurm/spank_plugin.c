@@ -91,14 +91,21 @@ static int take_option(int value, const char* text, int remote) {
     given = OFF;
     return 0;
   }
+  int given_tcp = 0;
   for (const char* word = text; *word != '\0';) {
     const size_t length = strcspn(word, ","), name = strcspn(word, "=");
     if (name < length ? !lists("every,keep,to,reserve,tcp", word, name)
                       : !lists("reserve,multinode,together,nopidns", word, length)) {
       slurm_error(
           "--stasis=%s: \"%.*s\" is not an option; "
-          "--stasis[=every=30m,keep=3,to=REPO,reserve,tcp=keep,multinode,together,nopidns|off]",
+          "--stasis[=every=30m,keep=3,to=REPO,reserve,tcp=keep|close,multinode,together,nopidns|"
+          "off]",
           text, (int)length, word);
+      return -1;
+    }
+    /* The capability would be that of the first, and the launcher would use the last. */
+    if (name < length && strncmp(word, "tcp=", 4) == 0 && ++given_tcp > 1) {
+      slurm_error("--stasis=%s: tcp is given twice; choose tcp=keep or tcp=close", text);
       return -1;
     }
     word += length + (word[length] == ',');
@@ -113,7 +120,7 @@ static int take_option(int value, const char* text, int remote) {
 
 static struct spank_option stasis_option = {
     "stasis",
-    "every=30m,keep=3,to=REPO,reserve,tcp=keep,multinode,together,nopidns",
+    "every=30m,keep=3,to=REPO,reserve,tcp=keep|close,multinode,together,nopidns",
     "dump GPU programs when the job is preempted, and "
     "continue them after the requeue (docs/slurm.md)",
     2 /* the value is optional */,

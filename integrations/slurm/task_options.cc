@@ -47,6 +47,10 @@ Status SetUserOption(const std::string& word, UserOptions& options) {
     options.to = value;
     return {};
   }
+  if (name == "tcp" && !options.tcp.empty()) {
+    // The plugin and the launcher could read different ones.
+    return FailUsage("--stasis: tcp is given twice", "choose tcp=keep or tcp=close");
+  }
   if (name == "tcp" && (value == "keep" || value == "close")) {
     options.tcp = value;
     return {};

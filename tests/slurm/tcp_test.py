@@ -60,6 +60,8 @@ def kept(cluster):
     """The connection is there after a requeue to the other node and after one in a pid namespace, because a process id is
     taken, and no message is lost or doubled. Only the launcher and the init process have the capabilities."""
     permit(cluster)
+    said = cluster.command("srun", "--stasis=tcp=keep,tcp=close", "true", user=ALICE, check=False, errors=True)
+    demand("tcp is given twice" in said, said)  # the capability would be given, and not be used
     job = begin(cluster, "=tcp=keep,every=2s")
     job.expect_count()
     # A dump beside the running program keeps the connection, too.
