@@ -28,7 +28,7 @@ Result<UserOptions> ParseUserOptions(const std::string& text);
 // The place of a task in its step.
 struct TaskPlace {
   int local = 0;  // its number on this node
-  int count = 1;  // tasks of the step on this node
+  int count = 0;  // tasks of the step on this node; 0: unknown
   int node = 0;   // number of this node in the step
 };
 
@@ -49,9 +49,11 @@ struct TaskOptions {
 //             [--member LOCAL/COUNT/NODE] -- CMD ARG...
 Result<TaskOptions> ParseTaskOptions(const std::vector<std::string>& words);
 
-// Returns true if the task and others are one target (together_task.h).
+// Returns true if the task and the others of the step on this node are one target
+// (together_task.h); also if there are no others, because the step may have had some before it was
+// requeued.
 inline bool IsTogether(const TaskOptions& options) {
-  return options.user.together && !options.script && options.place.count > 1;
+  return options.user.together && !options.script && options.place.count > 0;
 }
 
 // Returns an error if the task belongs to a step over several nodes, unless the option `multinode`
