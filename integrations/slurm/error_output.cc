@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "base/file.h"
+#include "slurm/watch.h"
 
 namespace stasis::slurm {
 namespace {
@@ -88,10 +89,7 @@ Result<ErrorOutput> ErrorOutput::Follow(const std::string& path, Fallocate fallo
   ErrorOutput output;
   output.fallocate_ = fallocate != nullptr ? fallocate : ::fallocate;
   STASIS_ASSIGN(output.file_, Open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW));
-  output.watch_.Reset(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
-  if (!output.watch_ || ::inotify_add_watch(output.watch_.get(), path.c_str(), IN_MODIFY) < 0) {
-    return FailErrno(errno, "watch " + path);
-  }
+  STASIS_ASSIGN(output.watch_, Watch(path, IN_MODIFY));
   struct stat info {};
   if (::fstat(output.file_.get(), &info) != 0) return FailErrno(errno, "stat " + path);
   output.offset_ = static_cast<uint64_t>(info.st_size);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/inotify.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,16 +11,15 @@
 #include "base/file.h"
 #include "ipc/message.h"
 #include "ipc/socket.h"
+#include "slurm/watch.h"
 
 namespace stasis::slurm {
 namespace {
 
 constexpr uint32_t kNodeMagic = 0x5354'4e54;  // "STNT"
 constexpr uint32_t kNodeVersion = 1;
-constexpr int kBacklog = 512;
-// A process of the user that connects and says nothing must not take all descriptors.
-constexpr size_t kMostUnknown = 64;
-constexpr int kLastSignalNumber = 64;
+
+}  // namespace
 
 struct NodeMessage {
   uint32_t magic = kNodeMagic;
@@ -29,14 +27,25 @@ struct NodeMessage {
   NodeWord word = NodeWord::kHere;
   int32_t value = 0;
   int32_t restarts = 0;
-  char task[64] = {};
+  char text[64] = {};  // name of the task, or reason
 };
 
+namespace {
+
+constexpr int kBacklog = 512;
+// Processes of the user that connect and say nothing must not take all descriptors. So many are
+// admitted in addition to the launchers.
+constexpr size_t kMostOthers = 64;
+// A leader whose backlog is full is tried again after this time.
+constexpr std::chrono::milliseconds kRetry{50};
+constexpr int kLastSignalNumber = 64;
+
 // A full socket belongs to a launcher that is stopped or has ended; it must not stop this one.
-void SendNode(int socket, NodeWord word, int value) {
+void SendNode(int socket, NodeWord word, int value, std::string_view text = {}) {
   NodeMessage message;
   message.word = word;
   message.value = value;
+  ipc::PutText(message.text, text);
   (void)ipc::SendPacket(socket, &message, sizeof message, {}, MSG_DONTWAIT);
 }
 
@@ -44,12 +53,17 @@ enum class Got { kMessage, kNothing, kEnd };
 
 // Reads one packet without waiting. A packet that is no message ends the connection.
 Got Receive(int socket, NodeMessage* message) {
-  const ssize_t size =
-      TEMP_FAILURE_RETRY(::recv(socket, message, sizeof *message, MSG_DONTWAIT | MSG_TRUNC));
+  auto receive = [&] {
+    return TEMP_FAILURE_RETRY(::recv(socket, message, sizeof *message, MSG_DONTWAIT | MSG_TRUNC));
+  };
+  ssize_t size = receive();
+  // A launcher that ended before it had read everything. Its own last messages come after this
+  // error.
+  if (size < 0 && errno == ECONNRESET) size = receive();
   if (size < 0 && errno == EAGAIN) return Got::kNothing;
   if (size <= 0 ||
       ipc::WhyNoMessage(*message, static_cast<size_t>(size), kNodeMagic, kNodeVersion) != nullptr ||
-      !ipc::IsTerminated(message->task)) {
+      !ipc::IsTerminated(message->text)) {
     return Got::kEnd;
   }
   return Got::kMessage;
@@ -73,16 +87,19 @@ Result<UniqueFd> OpenFolder(const std::string& folder) {
   return Open(folder, O_PATH | O_DIRECTORY);
 }
 
-// Polls these descriptors and the launcher's own. Returns an error at the deadline or if the
-// launcher must end.
-Status PollWith(const NodeWait& wait, std::vector<pollfd> polls, const std::string& late) {
+// Polls these descriptors and the launcher's own, until `retry` at most. Returns an error if the
+// launcher must end, or at the deadline if nothing is ready then: a launcher that was stopped looks
+// at what has come meanwhile.
+Status PollWith(const NodeWait& wait, std::vector<pollfd> polls, const std::string& late,
+                const Deadline& retry = {}) {
   polls.push_back({wait.fd, POLLIN, 0});
-  const int ready = ::poll(polls.data(), polls.size(), wait.deadline.PollTimeout());
+  const int timeout = Deadline::Sooner(wait.deadline, retry).PollTimeout();
+  const int ready = ::poll(polls.data(), polls.size(), timeout);
   if (ready < 0 && errno != EINTR) return FailErrno(errno, "poll");
   if (polls.back().revents != 0 && wait.stops && wait.stops()) {
     return Fail(Code::kCancelled, "the task was ended before its program was started");
   }
-  if (wait.deadline.passed()) return Fail(Code::kDeadlineExceeded, late);
+  if (ready == 0 && wait.deadline.passed()) return Fail(Code::kDeadlineExceeded, late);
   return {};
 }
 
@@ -112,19 +129,37 @@ Result<NodeLeader> NodeLeader::Listen(const NodeMeeting& meeting, const std::str
       ::listen(listener.get(), kBacklog) != 0 ||
       ::renameat(leader.folder_.get(), temporary.c_str(), leader.folder_.get(), name.c_str()) !=
           0) {
-    return FailErrno(errno, "open the socket " + meeting.folder + "/" + name);
+    Error error = ErrnoError(errno, "open the socket " + meeting.folder + "/" + name);
+    error.hint =
+        "the state folder must be on a file system with Unix sockets; STASIS_STATE_DIR "
+        "names another one";
+    return Fail(std::move(error));
   }
   leader.listener_ = std::move(listener);
   return leader;
 }
 
 void NodeLeader::Accept() {
-  while (unknown_.size() < kMostUnknown) {
+  const size_t most = members_.size() + kMostOthers;
+  for (size_t i = 0; i < most; ++i) {  // the others at the next call
+    // Launchers send their names at once.
+    if (unknown_.size() >= most) ReadFirst();
+    if (unknown_.size() >= most) unknown_.clear();
     UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) return;
     if (IsOwnUser(socket.get())) unknown_.push_back(std::move(socket));
   }
-  unknown_.clear();  // launchers send their names at once
+}
+
+// Returns the reason why the sender is not admitted; empty if it is.
+std::string NodeLeader::WhyNoMember(const NodeMessage& message) const {
+  const auto local = static_cast<size_t>(message.value);
+  if (message.word != NodeWord::kHere || message.value < 1 || local >= members_.size() ||
+      !IsTaskName(message.text)) {
+    return "it is no task of this step";
+  }
+  if (message.restarts != meeting_.restarts) return "it belongs to another start of the step";
+  return members_[local] ? "a launcher of this task is already there" : "";
 }
 
 void NodeLeader::ReadFirst() {
@@ -133,13 +168,13 @@ void NodeLeader::ReadFirst() {
     const Got got = Receive(socket.get(), &message);
     if (got == Got::kNothing) continue;
     UniqueFd taken = std::move(socket);
-    const auto local = static_cast<size_t>(message.value);
-    if (got == Got::kEnd || message.word != NodeWord::kHere || message.value < 1 ||
-        local >= members_.size() || members_[local] || message.restarts != meeting_.restarts ||
-        !IsTaskName(message.task)) {
+    if (got == Got::kEnd) continue;
+    if (const std::string reason = WhyNoMember(message); !reason.empty()) {
+      SendNode(taken.get(), NodeWord::kReject, 0, reason);
       continue;
     }
-    tasks_[local] = message.task;
+    const auto local = static_cast<size_t>(message.value);
+    tasks_[local] = message.text;
     members_[local] = std::move(taken);
   }
   std::erase_if(unknown_, [](const UniqueFd& socket) { return !socket.valid(); });
@@ -186,6 +221,12 @@ void NodeLeader::SendEnd(int local, int code) {
   if (socket) SendNode(socket.get(), NodeWord::kEnd, code);
 }
 
+void NodeLeader::SendEndToUnknown(int code) {
+  if (listener_) Accept();
+  for (const UniqueFd& socket : unknown_) SendNode(socket.get(), NodeWord::kEnd, code);
+  unknown_.clear();
+}
+
 void NodeLeader::AddTo(std::vector<pollfd>& polls) const {
   for (const UniqueFd& socket : members_) {
     if (socket) polls.push_back({socket.get(), POLLIN, 0});
@@ -214,45 +255,42 @@ std::vector<TaskSignal> NodeLeader::Read() {
 
 namespace {
 
-// Connects to the leader. Returns an empty descriptor if there is none yet.
-Result<UniqueFd> Connect(int folder, const std::string& name) {
+// Connects to the leader. Returns an empty descriptor if there is none yet, or its backlog is full
+// (`is_full`).
+Result<UniqueFd> Connect(int folder, const std::string& name, bool* is_full) {
   STASIS_ASSIGN(const sockaddr_un address, ipc::AddressIn(folder, name));
-  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return FailErrno(errno, "socket");
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
     if (IsOwnUser(socket.get())) return socket;
     return Fail(Code::kPermissionDenied, "the socket " + name + " belongs to another user");
   }
-  if (errno == ENOENT || errno == ECONNREFUSED || errno == EINTR) return UniqueFd();
+  *is_full = errno == EAGAIN;
+  if (*is_full || errno == ENOENT || errno == ECONNREFUSED || errno == EINTR) return UniqueFd();
   return FailErrno(errno, "connect to the socket " + name);
 }
 
 }  // namespace
 
 Result<NodeMember> NodeMember::Join(const NodeMeeting& meeting, const std::string& task, int local,
-                                    const NodeWait& wait) {
+                                    const UniqueFd& watch, const NodeWait& wait) {
   STASIS_ASSIGN(const UniqueFd folder, OpenFolder(meeting.folder));
-  const UniqueFd watch(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
-  // Before the first look at the socket, so that it is not missed.
-  if (!watch ||
-      ::inotify_add_watch(watch.get(), meeting.folder.c_str(), IN_CREATE | IN_MOVED_TO) < 0) {
-    return FailErrno(errno, "watch " + meeting.folder);
-  }
   UniqueFd socket;
-  while (!socket) {
-    char events[4096];
-    while (::read(watch.get(), events, sizeof events) > 0) {
-    }
-    STASIS_ASSIGN(socket, Connect(folder.get(), SocketName(meeting)));
+  while (true) {
+    // Before the look at the socket, so that it is not missed.
+    ForgetEvents(watch);
+    bool is_full = false;
+    STASIS_ASSIGN(socket, Connect(folder.get(), SocketName(meeting), &is_full));
     if (socket) break;
     STASIS_TRY(PollWith(wait, {{watch.get(), POLLIN, 0}},
                         "the first task of the step on this node (SLURM_LOCALID 0) was not started "
-                        "in time. Its own output may have the reason"));
+                        "in time. Its own output may have the reason",
+                        is_full ? Deadline::In(kRetry) : Deadline()));
   }
   NodeMessage message;
   message.value = local;
   message.restarts = meeting.restarts;
-  ipc::PutText(message.task, task);
+  ipc::PutText(message.text, task);
   STASIS_TRY(ipc::SendPacket(socket.get(), &message, sizeof message));
   return NodeMember(std::move(socket));
 }
@@ -267,6 +305,7 @@ NodeMember::News NodeMember::Read() {
     if (news.leader_ended) break;
     news.begun |= message.word == NodeWord::kBegun;
     if (message.word == NodeWord::kEnd) news.end_code = message.value;
+    if (message.word == NodeWord::kReject) news.rejected = message.text;
   }
   return news;
 }

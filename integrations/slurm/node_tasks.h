@@ -5,6 +5,7 @@
 //                      kSignal   `value`: a signal for the task's program
 //   leader -> member   kBegun    all tasks are here, and the programs are started or restored
 //                      kEnd      `value`: the exit code with which the member ends
+//                      kReject   the reason why the leader does not admit this launcher
 //   end-of-file        the other launcher has ended
 //
 // The socket is in the state folder, which may be on a file system that nodes share. A socket of
@@ -27,7 +28,9 @@
 
 namespace stasis::slurm {
 
-enum class NodeWord : uint32_t { kHere = 1, kBegun, kSignal, kEnd };
+enum class NodeWord : uint32_t { kHere = 1, kBegun, kSignal, kEnd, kReject };
+
+struct NodeMessage;
 
 // A place on the node for the launchers of one start of a step.
 struct NodeMeeting {
@@ -63,6 +66,8 @@ class NodeLeader {
   void SendBegun();
   // Does nothing if the member has ended.
   void SendEnd(int local, int code);
+  // Ends launchers that Gather() has not seen.
+  void SendEndToUnknown(int code);
 
   // Adds the members' sockets, which become readable for Read().
   void AddTo(std::vector<pollfd>& polls) const;
@@ -74,6 +79,7 @@ class NodeLeader {
   NodeLeader(NodeMeeting meeting, const std::string& task);
   void Accept();
   void ReadFirst();
+  std::string WhyNoMember(const NodeMessage& message) const;
   bool IsComplete() const;
   std::string Missing() const;
 
@@ -87,15 +93,17 @@ class NodeLeader {
 
 class NodeMember {
  public:
-  // Waits for the leader and introduces this task to it.
+  // Waits for the leader and introduces this task to it. `watch`: becomes readable when a file is
+  // moved into the meeting's folder (watch.h).
   static Result<NodeMember> Join(const NodeMeeting& meeting, const std::string& task, int local,
-                                 const NodeWait& wait);
+                                 const UniqueFd& watch, const NodeWait& wait);
 
   // Becomes readable for Read().
   int fd() const { return socket_.get(); }
   struct News {
     bool begun = false;
     bool leader_ended = false;    // without kEnd
+    std::string rejected;         // the reason; empty if it was not
     std::optional<int> end_code;  // of kEnd
   };
   News Read();

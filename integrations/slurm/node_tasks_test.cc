@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/inotify.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 
 #include "base/file.h"
 #include "ipc/socket.h"
+#include "slurm/watch.h"
 
 namespace stasis::slurm {
 namespace {
@@ -35,11 +37,15 @@ class NodeTasksTest : public ::testing::Test {
   }
   ~NodeTasksTest() override { std::filesystem::remove_all(base_); }
 
+  auto Join(const std::string& task, int local, const NodeWait& wait) {
+    const UniqueFd watch = std::move(*Watch(meeting_.folder, IN_MOVED_TO));
+    return NodeMember::Join(meeting_, task, local, watch, wait);
+  }
   // Starts a launcher that joins.
   std::thread Joining(int local, std::optional<NodeMember>* member, std::string task = "") {
     if (task.empty()) task = "slurm-7.0." + std::to_string(local);
     return std::thread([=, this] {
-      auto joined = NodeMember::Join(meeting_, task, local, For(std::chrono::seconds(20)));
+      auto joined = Join(task, local, For(std::chrono::seconds(20)));
       if (joined) *member = std::move(*joined);
     });
   }
@@ -115,7 +121,7 @@ TEST_F(NodeTasksTest, MissingTasksAreNamed) {
 }
 
 TEST_F(NodeTasksTest, AMissingLeaderIsNamed) {
-  auto joined = NodeMember::Join(meeting_, "slurm-7.0.1", 1, For(std::chrono::milliseconds(10)));
+  auto joined = Join("slurm-7.0.1", 1, For(std::chrono::milliseconds(10)));
   ASSERT_FALSE(joined);
   EXPECT_EQ(joined.error().code, Code::kDeadlineExceeded);
   EXPECT_THAT(joined.error().message, HasSubstr("SLURM_LOCALID 0"));
@@ -128,26 +134,81 @@ TEST_F(NodeTasksTest, AWaitCanBeStopped) {
   ASSERT_TRUE(leader);
   EXPECT_EQ(leader->Gather(wait).error().code, Code::kCancelled);
   meeting_.name = "slurm-7.0.n1";
-  EXPECT_EQ(NodeMember::Join(meeting_, "slurm-7.0.1", 1, wait).error().code, Code::kCancelled);
+  EXPECT_EQ(Join("slurm-7.0.1", 1, wait).error().code, Code::kCancelled);
 }
 
-TEST_F(NodeTasksTest, WrongLaunchersAreRejected) {
+// A launcher may have been stopped for longer than the others waited.
+TEST_F(NodeTasksTest, WhoIsThereAtTheDeadlineIsNotMissing) {
+  auto leader = NodeLeader::Listen(meeting_, "slurm-7.0.0");
+  ASSERT_TRUE(leader);
+  Joining(1, &first_).join();
+  Joining(2, &second_).join();
+  const Status gathered = leader->Gather(For(std::chrono::milliseconds(0)));
+  EXPECT_TRUE(gathered) << gathered.error().ToString();
+}
+
+TEST_F(NodeTasksTest, ManyMembersMayComeAtOnce) {
+  meeting_.count = 101;
+  auto leader = NodeLeader::Listen(meeting_, "slurm-7.0.0");
+  ASSERT_TRUE(leader);
+  std::vector<std::optional<NodeMember>> members(101);
+  for (int local = 1; local <= 100; ++local) Joining(local, &members[local]).join();
+  const Status gathered = leader->Gather(For(std::chrono::seconds(20)));
+  EXPECT_TRUE(gathered) << gathered.error().ToString();
+  EXPECT_EQ(leader->tasks()[100], "slurm-7.0.100");
+}
+
+TEST_F(NodeTasksTest, ALeaderThatAcceptsNobodyIsNotAwaitedForEver) {
+  UniqueFd folder = std::move(*Open(meeting_.folder, O_PATH | O_DIRECTORY));
+  const sockaddr_un address = *ipc::AddressIn(folder.get(), meeting_.name + ".socket");
+  const UniqueFd full(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
+  const auto* at = reinterpret_cast<const sockaddr*>(&address);
+  ASSERT_EQ(::bind(full.get(), at, sizeof address), 0);
+  ASSERT_EQ(::listen(full.get(), 0), 0);
+  const UniqueFd first(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
+  ASSERT_EQ(::connect(first.get(), at, sizeof address), 0);
+  auto joined = Join("slurm-7.0.1", 1, For(std::chrono::milliseconds(300)));
+  ASSERT_FALSE(joined);
+  EXPECT_EQ(joined.error().code, Code::kDeadlineExceeded);
+}
+
+TEST_F(NodeTasksTest, AnEndReachesMembersThatWereNotGathered) {
+  auto leader = NodeLeader::Listen(meeting_, "slurm-7.0.0");
+  ASSERT_TRUE(leader);
+  Joining(1, &first_).join();
+  leader->SendEndToUnknown(75);
+  leader->SendEndToUnknown(3);
+  EXPECT_EQ(NewsOf(*first_).end_code, 75);
+}
+
+TEST_F(NodeTasksTest, WrongLaunchersAreToldWhy) {
   meeting_.count = 2;
   auto leader = NodeLeader::Listen(meeting_, "slurm-7.0.0");
   ASSERT_TRUE(leader);
-  auto expect_rejected = [&](int local, const std::string& task) {
+  auto expect_rejected = [&](int local, const std::string& task, const std::string& reason) {
     Joining(local, &first_, task).join();
     EXPECT_FALSE(leader->Gather(For(std::chrono::milliseconds(50)))) << local << " " << task;
+    EXPECT_THAT(NewsOf(*first_).rejected, HasSubstr(reason));
   };
-  expect_rejected(0, "slurm-7.0.0");
-  expect_rejected(2, "slurm-7.0.2");
-  expect_rejected(1, "slurm-7/../x");
-  expect_rejected(1, "other");
+  expect_rejected(0, "slurm-7.0.0", "no task");
+  expect_rejected(2, "slurm-7.0.2", "no task");
+  expect_rejected(1, "slurm-7/../x", "no task");
+  expect_rejected(1, "other", "no task");
   meeting_.restarts = 1;
-  expect_rejected(1, "slurm-7.0.1");
+  expect_rejected(1, "slurm-7.0.1", "another start");
   meeting_.restarts = 2;
   Joining(1, &first_).join();
   EXPECT_TRUE(leader->Gather(kLong));
+}
+
+TEST_F(NodeTasksTest, ASecondLauncherOfATaskIsRejected) {
+  auto leader = NodeLeader::Listen(meeting_, "slurm-7.0.0");
+  ASSERT_TRUE(leader);
+  Joining(1, &first_).join();
+  Joining(1, &second_).join();
+  EXPECT_FALSE(leader->Gather(For(std::chrono::milliseconds(50))));
+  EXPECT_THAT(NewsOf(*second_).rejected, HasSubstr("already"));
+  EXPECT_EQ(first_->Read().rejected, "");
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 // The launcher of a member.
-#include <limits.h>
 #include <sys/inotify.h>
 #include <unistd.h>
 
@@ -9,6 +8,7 @@
 #include "slurm/node_files.h"
 #include "slurm/task.h"
 #include "slurm/together_task.h"
+#include "slurm/watch.h"
 
 namespace stasis::slurm {
 namespace {
@@ -21,7 +21,16 @@ class MemberTask {
   MemberTask(const TaskOptions& options, TogetherTask& task) : options_(options), task_(task) {}
 
   Result<int> Run() {
-    STASIS_TRY(WatchCode());
+    auto code = RunProgram();
+    // The files of a launcher that was rejected may belong to another one.
+    if (!has_begun_ && !is_rejected_ && options_.restarts == 0) task_.files.Remove();
+    return code;
+  }
+
+ private:
+  Result<int> RunProgram() {
+    // The root process renames the file of the exit code into its place, and the leader its socket.
+    STASIS_ASSIGN(watch_, Watch(task_.meeting.folder, IN_MOVED_TO));
     Status joined = Join();
     if (!joined && is_ended_) return kDumpedExitCode;  // as a task that has not begun
     STASIS_TRY(joined);
@@ -35,24 +44,13 @@ class MemberTask {
     return *code_;
   }
 
- private:
-  // The root process renames the file into its place.
-  Status WatchCode() {
-    watch_.Reset(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
-    if (!watch_ ||
-        ::inotify_add_watch(watch_.get(), task_.meeting.folder.c_str(), IN_MOVED_TO) < 0) {
-      return FailErrno(errno, "watch " + task_.meeting.folder);
-    }
-    return {};
-  }
-
   Status Join() {
     auto stops = [this] {
       ReadSignals();
       return is_ended_;
     };
     STASIS_ASSIGN(leader_, NodeMember::Join(task_.meeting, options_.job, options_.place.local,
-                                            task_.Waiting(stops)));
+                                            watch_, task_.Waiting(stops)));
     for (const int signal : signals_) leader_->SendSignal(signal);
     return {};
   }
@@ -80,17 +78,21 @@ class MemberTask {
   }
 
   void ReadNews() {
-    char events[sizeof(inotify_event) + NAME_MAX + 1];
-    while (::read(watch_.get(), events, sizeof events) > 0) {
-    }
+    ForgetEvents(watch_);
     const NodeMember::News news = leader_->Read();
     // Before kBegun the file may be of an earlier start.
     has_begun_ |= news.begun;
     if (has_begun_) code_ = ReadCode(task_.files.path());
     if (news.end_code) code_ = news.end_code;
-    if (code_ || !news.leader_ended) return;
-    Note(task_.files,
-         "the launcher of the first task of the step on this node has ended, so the task ends");
+    is_rejected_ |= !news.rejected.empty();
+    if (code_ || !(news.leader_ended || is_rejected_)) return;
+    if (!has_begun_ && is_ended_) {
+      code_ = kDumpedExitCode;  // as a task that has not begun
+      return;
+    }
+    const std::string first = "the launcher of the first task of the step on this node has ";
+    Note(task_.files, first + (is_rejected_ ? "rejected this one: " + news.rejected
+                                            : "ended, so the task ends"));
     code_ = 1;
   }
 
@@ -101,6 +103,7 @@ class MemberTask {
   std::vector<int> signals_;  // that came before the leader
   bool is_ended_ = false;     // by SIGTERM
   bool has_begun_ = false;
+  bool is_rejected_ = false;
   std::optional<int> code_;
 };
 
