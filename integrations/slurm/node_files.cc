@@ -69,6 +69,16 @@ Status NodeFiles::PutSignal(const TaskSignal& signal) {
   return ReplaceFile(fmt::format("{}.signals/{}.{}", path_, signal.local, signal.signal), "");
 }
 
+Status NodeFiles::PutSignals(std::vector<TaskSignal>& signals) {
+  Status first;
+  std::erase_if(signals, [&](const TaskSignal& signal) {
+    Status put = PutSignal(signal);
+    if (!put && first) first = put;
+    return put.has_value();
+  });
+  return first;
+}
+
 Status NodeFiles::WriteTasks(const std::vector<std::string>& tasks) {
   return ReplaceFile(path_ + ".tasks", fmt::format("{}\n", fmt::join(tasks, "\n")));
 }

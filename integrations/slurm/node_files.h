@@ -53,6 +53,8 @@ class NodeFiles {
   // announced by SIGUSR1; it reads earlier ones by itself.
   bool IsSynced() const;
   Status PutSignal(const TaskSignal& signal);
+  // Removes those from the list that were put, and returns the first error.
+  Status PutSignals(std::vector<TaskSignal>& signals);
   Status WriteTasks(const std::vector<std::string>& tasks);
   // Returns an empty list if the step was not started before.
   std::vector<std::string> ReadTasks() const;

@@ -47,6 +47,16 @@ TEST_F(NodeFilesTest, SignalsAreTakenOnce) {
   EXPECT_THAT(node_.TakeSignals(), IsEmpty());
 }
 
+TEST_F(NodeFilesTest, SignalsThatCannotBeWrittenAreKept) {
+  std::vector<TaskSignal> signals = {{3, 9}, {1, 10}};
+  EXPECT_FALSE(node_.PutSignals(signals));  // there is no folder
+  EXPECT_THAT(signals, ElementsAre(TaskSignal{3, 9}, TaskSignal{1, 10}));
+  ASSERT_TRUE(node_.BeginRun(0));
+  EXPECT_TRUE(node_.PutSignals(signals));
+  EXPECT_THAT(signals, IsEmpty());
+  EXPECT_THAT(node_.TakeSignals(), UnorderedElementsAre(TaskSignal{3, 9}, TaskSignal{1, 10}));
+}
+
 TEST_F(NodeFilesTest, OtherNamesAreNoSignals) {
   ASSERT_TRUE(node_.BeginRun(0));
   for (const char* name : {"3", "3.", "3.0", "3.65", "-1.9", ".9", "3.9x", "x.9"}) {

@@ -1,6 +1,7 @@
 // The launcher of the leader.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/install_layout.h"
@@ -15,6 +16,10 @@ extern char** environ;
 namespace stasis::slurm {
 namespace {
 
+// A signal that could not be delivered, because the disk was full for example, is tried again after
+// this time.
+constexpr int kRetryMs = 1000;
+
 class LeaderTask {
  public:
   LeaderTask(TaskOptions options, TogetherTask& task, StasisCommands& commands)
@@ -28,10 +33,8 @@ class LeaderTask {
     members_ = &members;
     auto code = RunJob(step);
     SendEnds(code.value_or(code ? 0 : ExitCode(code.error())));
-    if (!code) {
-      if (!has_begun_ && options_.restarts == 0) RemoveFiles();
-      return code;
-    }
+    if (!has_begun_ && options_.restarts == 0) RemoveFiles();
+    if (!code || !has_begun_) return code;
     together_.CopyAllOutput();
     const int own = OwnCode(*code);
     // The logs have the reason of a failed dump, which the job's output may lack.
@@ -56,6 +59,7 @@ class LeaderTask {
       together_.output.Copy();
       ReadTimer();
       ReadSignals();
+      (void)DeliverSignals();  // was reported by Deliver()
       for (const TaskSignal& signal : members_->Read()) Handle(signal);
       // The attached command's end is looked at last, because a signal may have caused it.
       if (job_->exit_code()) break;
@@ -112,7 +116,8 @@ class LeaderTask {
     std::vector<pollfd> polls = {{together_.signals.fd(), POLLIN, 0}, {timer_.get(), POLLIN, 0}};
     together_.output.AddTo(polls);
     members_->AddTo(polls);
-    if (::poll(polls.data(), polls.size(), -1) < 0 && errno != EINTR) {
+    const int timeout_ms = undelivered_.empty() ? -1 : kRetryMs;
+    if (::poll(polls.data(), polls.size(), timeout_ms) < 0 && errno != EINTR) {
       return FailErrno(errno, "poll");
     }
     return {};
@@ -153,12 +158,23 @@ class LeaderTask {
   }
 
   void Deliver(const TaskSignal& signal) {
-    if (Status put = node_.PutSignal(signal); !put) {
-      return commands_.Note("a signal was not delivered: " + put.error().ToString());
+    if (std::find(undelivered_.begin(), undelivered_.end(), signal) == undelivered_.end()) {
+      undelivered_.push_back(signal);
     }
+    if (Status put = DeliverSignals(); !put) {
+      commands_.Note("a signal is delivered later: " + put.error().ToString());
+    }
+  }
+
+  Status DeliverSignals() {
+    if (undelivered_.empty()) return {};
+    STASIS_TRY(node_.PutSignals(undelivered_));
     // Earlier, the signal could end the root process.
-    if (!node_.IsSynced()) return;
-    commands_.Run({"kill", "--only", "--signal", std::to_string(SIGUSR1), together_.meeting.name});
+    if (node_.IsSynced()) {
+      commands_.Run(
+          {"kill", "--only", "--signal", std::to_string(SIGUSR1), together_.meeting.name});
+    }
+    return {};
   }
 
   void SendEnds(int code) {
@@ -166,6 +182,7 @@ class LeaderTask {
       const std::string& task = members_->tasks()[i];
       members_->SendEnd(static_cast<int>(i), CodeOfTask(task).value_or(code));
     }
+    members_->SendEndToUnknown(code);
   }
 
   // Codes of an earlier start count only if the programs were started or restored.
@@ -197,7 +214,8 @@ class LeaderTask {
   std::optional<Task> job_;
   UniqueFd timer_;
   std::vector<int> early_signals_;
-  bool is_ended_ = false;  // by SIGTERM before the start
+  std::vector<TaskSignal> undelivered_;  // whose files could not be written
+  bool is_ended_ = false;                // by SIGTERM before the start
   bool has_begun_ = false;
 };
 
