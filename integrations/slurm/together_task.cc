@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/file.h"
 #include "slurm/task_program.h"
 
 extern char** environ;
@@ -57,7 +58,11 @@ Result<TogetherTask> TogetherTask::Prepare(const TaskOptions& options) {
   TogetherTask task{std::move(signals), std::move(files), std::move(environment), {}, {},
                     has_terminal};
   STASIS_TRY(task.output.Follow(OutputFile(task.files.path()), STDOUT_FILENO));
-  STASIS_TRY(task.output.Follow(ErrorsFile(task.files.path()), STDERR_FILENO));
+  // A program that was started with errors of its own has them after a requeue, too.
+  const std::string errors = ErrorsFile(task.files.path());
+  if (!program.one_output || PathExists(errors)) {
+    STASIS_TRY(task.output.Follow(errors, STDERR_FILENO));
+  }
   task.meeting.folder = task.files.folder();
   task.meeting.name = NodeJobName(options.job, options.place.node);
   task.meeting.restarts = options.restarts;
@@ -73,7 +78,10 @@ void TogetherTask::CopyAllOutput() { output.CopyAll(Deadline::In(kLastWriteLimit
 
 Result<int> RunTogetherTask(TaskOptions options) {
   auto task = TogetherTask::Prepare(options);
-  if (!task) return Fail(std::move(task).error());
+  if (!task) {
+    if (options.restarts == 0) (void)StepFiles::Open(options.job, 0, environ);  // removes files
+    return Fail(std::move(task).error());
+  }
   if (options.place.local == 0) return RunLeader(std::move(options), *task);
   return RunMember(options, *task);
 }
