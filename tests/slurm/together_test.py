@@ -25,7 +25,8 @@ TASKS = 2
 class Together:
     """A job with a step of TASKS tasks on each node."""
 
-    def __init__(self, cluster, options="--stasis=together", *more, nodes=1):
+    def __init__(self, cluster, options="--stasis=together", *more, nodes=1, count=None, gpus=GPU):
+        """`count`: expression of the shell, the number of tasks that are started."""
         self.cluster = cluster
         self.folder = cluster.world.folder / f"together-{len(list(cluster.world.folder.glob('together-*')))}"
         self.folder.mkdir()
@@ -33,9 +34,9 @@ class Together:
             (self.folder / str(node)).mkdir()
             os.chown(self.folder / str(node), ALICE, ALICE)
         self.tasks = range(TASKS * nodes)
-        self.job = cluster.submit(f"srun -n{len(self.tasks)} {options} {sys.executable} -B {TASK} {self.folder} {TASKS}\n"
+        self.job = cluster.submit(f"srun -n{count or len(self.tasks)} {options} {sys.executable} -B {TASK} {self.folder} {TASKS}\n"
                                   "code=$?; echo \"srun: $code\"; exit $code\n",
-                                  f"-N{nodes}", f"-n{len(self.tasks)}", GPU, "--mem=400", *more)
+                                  f"-N{nodes}", f"-n{len(self.tasks)}", gpus, "--mem=400", *more)
 
     def rounds(self, task):
         """Returns the numbers of the rounds in the job's output. Lines may be missing, because a requeue kills srun."""
@@ -224,15 +225,39 @@ def killed(cluster):
 
 
 def bound_gpus(cluster):
-    """Tasks that Slurm binds to different GPUs are refused at the start."""
-    step = Together(cluster, "--stasis=together", "--export=ALL,SLURM_GPU_BIND=single:2")
-    step.job.await_end("FAILED")
-    demand('SLURM_GPU_BIND is "single:2"' in step.job.output() and "--gpu-bind=none" in step.job.output()
-           and "ROUND" not in step.job.output() and not step.state_files(), step.job.tell)
+    """Tasks that Slurm binds to GPUs are refused at the start, whatever the variables of CUDA say: in control groups all
+    tasks see index 0. With --gpu-bind=none, options of the job have no effect."""
+    per_task = "--gpus-per-task=1"
+    for options, gpus, bind in (("--gpu-bind=single:2", GPU, "single:2"), ("--ntasks-per-gpu=2", GPU, "single:2"),
+                                ("", per_task, "per_task:1")):
+        step = Together(cluster, f"--stasis=together {options}", gpus=gpus)
+        step.job.await_end("FAILED")
+        for part in ("SLURMD_TRES_BIND is ", f"gpu:{bind}", "--gpu-bind=none"):
+            demand(part in step.job.output(), step.job.tell)
+        demand("ROUND" not in step.job.output() and not step.state_files(), lambda: f"{step.state_files()}\n{step.job.tell()}")  # noqa: B023
+    step = Together(cluster, "--stasis=together --gpu-bind=none", gpus=per_task)
+    step.expect_continues()
+    cluster.command("scancel", "--signal=KILL", step.job.id, user=ALICE)
+    wait_until(lambda: step.job.state() not in ("RUNNING", "COMPLETING"), SOON_S, step.job.tell)
     expect_gone(cluster, step.job)
 
 
-TESTS = (apart, requeued, several_nodes, suspended, refused_dump, killed, bound_gpus)
+def fewer_tasks(cluster):
+    """A requeued step with one task in place of two is refused, and its images stay."""
+    step = Together(cluster, count="$((2 - ${SLURM_RESTART_COUNT:-0}))")
+    step.expect_continues()
+    requeue(cluster, step.job)
+    before = images(cluster, step.job)
+    demand(len(before) == 1, lambda: f"{before}")
+    step.job.start_now()
+    step.job.await_end("FAILED")
+    demand("the step has other tasks on this node" in step.job.output() and "starts over" not in step.job.output()
+           and images(cluster, step.job) == before, step.job.tell)
+    step.delete_images()
+    expect_gone(cluster, step.job)
+
+
+TESTS = (apart, requeued, several_nodes, suspended, refused_dump, killed, bound_gpus, fewer_tasks)
 
 if __name__ == "__main__":
     sys.exit(main(TESTS))
