@@ -16,7 +16,7 @@ from processes import Late, wait_until  # noqa: E402
 from world import demand  # noqa: E402
 
 from cluster import ALICE, GPU, SOON_S  # noqa: E402
-from common import expect_gone, free_memory, images, main, requeue, taken  # noqa: E402
+from common import expect_gone, finish, free_memory, images, main, requeue, taken  # noqa: E402
 
 TASK = pathlib.Path(__file__).resolve().parent / "together_task.py"
 TASKS = 2
@@ -257,7 +257,19 @@ def fewer_tasks(cluster):
     expect_gone(cluster, step.job)
 
 
-TESTS = (apart, requeued, several_nodes, suspended, refused_dump, killed, bound_gpus, fewer_tasks)
+def one_task(cluster):
+    """The option also applies to a single task, which continues on the other node."""
+    job = cluster.submit(f"srun -n1 --stasis=together {cluster.world.workloads}/counter --memory 32M", GPU,
+                         f"--nodelist={cluster.nodes[0]}")
+    job.expect_count()
+    requeue(cluster, job)
+    demand([image.name.split(".")[2][:2] for image in images(cluster, job)] == ["n0"], lambda: f"{images(cluster, job)}")
+    job.start_now(cluster.nodes[1])
+    job.expect_count()
+    finish(cluster, job)
+
+
+TESTS = (apart, requeued, several_nodes, suspended, refused_dump, killed, bound_gpus, fewer_tasks, one_task)
 
 if __name__ == "__main__":
     sys.exit(main(TESTS))
