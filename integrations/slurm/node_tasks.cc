@@ -41,7 +41,7 @@ constexpr std::chrono::milliseconds kRetry{50};
 constexpr int kLastSignalNumber = 64;
 
 // A full socket belongs to a launcher that is stopped or has ended; it must not stop this one.
-void SendNode(int socket, NodeWord word, int value, std::string_view text = {}) {
+void SendNode(int socket, NodeWord word, int value, std::string_view text = "") {
   NodeMessage message;
   message.word = word;
   message.value = value;
