@@ -28,10 +28,10 @@ class LeaderTask {
         commands_(commands),
         node_(task.meeting.folder + "/" + task.meeting.name) {}
 
-  Result<int> Run(const std::string& step) {
+  Result<int> Run() {
     STASIS_ASSIGN(NodeLeader members, NodeLeader::Listen(together_.meeting, options_.job));
     members_ = &members;
-    auto code = RunJob(step);
+    auto code = RunJob();
     SendEnds(code.value_or(code ? 0 : ExitCode(code.error())));
     if (!has_begun_ && options_.restarts == 0) RemoveFiles();
     if (!code || !has_begun_) return code;
@@ -44,7 +44,7 @@ class LeaderTask {
 
  private:
   // Returns the exit code of the common job.
-  Result<int> RunJob(const std::string& step) {
+  Result<int> RunJob() {
     auto stops = [this] {
       ReadSignals();
       return is_ended_;
@@ -53,7 +53,7 @@ class LeaderTask {
     if (!gathered && is_ended_) return kDumpedExitCode;  // as a task that has not begun
     STASIS_TRY(gathered);
     STASIS_TRY(CheckTasks());
-    STASIS_TRY(Begin(step));
+    STASIS_TRY(Begin());
     while (!job_->exit_code()) {
       STASIS_TRY(Await());
       together_.output.Copy();
@@ -92,7 +92,8 @@ class LeaderTask {
     return node_.WriteTasks(tasks);
   }
 
-  Status Begin(const std::string& step) {
+  Status Begin() {
+    STASIS_ASSIGN(const std::string step, LibexecProgram("stasis-step"));
     // The codes may be of a later time than the image. The root process writes them again.
     for (const std::string& task : members_->tasks()) {
       STASIS_TRY(RemoveFile(CodeFile(PathOf(task))));
@@ -223,12 +224,11 @@ class LeaderTask {
 
 Result<int> RunLeader(TaskOptions options, TogetherTask& task) {
   STASIS_ASSIGN(const std::string root, InstallRoot());
-  STASIS_ASSIGN(const std::string step, LibexecProgram("stasis-step"));
   StasisCommands commands(root + "/bin/stasis", task.files, options);
   if (options.user.reserve) {
     ::setenv("STASIS_ARENA_RESERVE", *options.user.reserve ? "auto" : "off", 1);
   }
-  return LeaderTask(std::move(options), task, commands).Run(step);
+  return LeaderTask(std::move(options), task, commands).Run();
 }
 
 }  // namespace stasis::slurm
