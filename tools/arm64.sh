@@ -229,7 +229,7 @@ timeout --foreground "$limit" qemu-system-aarch64 -machine virt,gic-version=3 -c
   -append "console=ttyAMA0 panic=-1 loglevel=4" </dev/null >"$machine/console.log" 2>&1 &
 qemu=$!
 trap 'kill "$qemu" 2>/dev/null || true' EXIT INT TERM
-tail --pid="$qemu" -n +1 -f "$machine/console.log" | tr -d '\r'
+tail --pid="$qemu" -n +1 -f "$machine/console.log" | sed -u 's/\r//g' # each line at once, also to a file
 wait "$qemu" || status=$?
 [ "$status" -ne 124 ] || die "the machine did not end within $limit s; its console is in $machine/console.log"
 ended=$(tr -d '\r' <"$machine/console.log" | sed -n 's/^machine: ended with //p' | tail -n 1)
