@@ -44,7 +44,7 @@ machine=build/arm64-machine/$pages
 # Modules that the first file system loads, and those that Stasis and CRIU use.
 modules="crc32c_generic virtio_pci virtio_blk ext4 unix_diag inet_diag tcp_diag udp_diag netlink_diag af_packet_diag
   overlay fuse loop tun veth nf_tables"
-programs="bash binutils busybox-static cmake coreutils dash dpkg e2fsprogs findutils gawk grep gzip init-system-helpers
+programs="bash binutils busybox-static cmake coreutils dash diffutils dpkg e2fsprogs findutils gawk grep gzip init-system-helpers
   iproute2 kmod libc-bin libgcc-s1 libstdc++6 mount openssl procps python3 sed tar util-linux libprotobuf-c1
   libnl-3-200 libnet1 libnftables1 libcap2 libbsd0 libuuid1"
 
