@@ -88,7 +88,8 @@ def expect_gone(cluster, job):
     wait_until(lambda: not left(), SOON_S, lambda: "left: " + ", ".join(map(processes.describe, left())))
     demand(free_memory(cluster), lambda: f"GPU memory is left: {cluster.world.gpus()}")
     cluster.world.stasis("recover", expect=None)
-    demand(not cluster.world.leftovers(), lambda: f"left: {cluster.world.leftovers()}")
+    # The Epilog runs after the job.
+    wait_until(lambda: not cluster.world.leftovers(), SOON_S, lambda: f"left: {cluster.world.leftovers()}")
     demand(not arenas(cluster), lambda: f"memory is left: {arenas(cluster)}")
 
 
