@@ -30,7 +30,7 @@ constexpr std::string_view kRenamedPrefix = "STASIS_TASK_";
 // Names the folder of StepFiles::WriteVariables for the program.
 constexpr std::string_view kVariables = "STASIS_SLURM_ENV";
 
-// What the launcher says must not keep it from its work: its output may lead to a stopped srun.
+// A message must not stop the launcher: its output may lead to a stopped srun.
 constexpr std::chrono::seconds kWriteLimit{1};
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What the launchers of all kinds of tasks have in common: messages, signals, and the environment
-// of the task's program.
+// Functions for the launchers of all kinds of tasks: messages, signals, and the environment of the
+// task's program.
 #pragma once
 
 #include <signal.h>

@@ -33,7 +33,7 @@ Status CheckSameTasks(const std::string& job, const std::vector<std::string>& be
 // local numbers, absent for those that were dumped, killed or not started.
 int LeaderCode(int job, const std::vector<std::optional<int>>& codes);
 
-// What both kinds of launchers have. Not safe to call from several threads.
+// State of both kinds of launchers. Not safe to call from several threads.
 struct TogetherTask {
   // Writes the description of the task's program, and follows its output. From now on standard
   // input is /dev/null.
